@@ -134,9 +134,12 @@ static void put_failure(struct buf *b, const struct hang_report *r, const char *
 {
     buf_append_str(b, "no rank has made progress for ");
     (void)hang_time_print(b, r->silent_ms);
-    if (first_suspect(r->findings))
-        buf_printf(b, "; it was in %s", r->findings->groups[0].brief);
-    else
+    if (first_suspect(r->findings)) {
+        const char *brief = r->findings->groups[0].brief;
+
+        buf_printf(b, "; it %s%s", strncmp(brief, "wants ", 6) == 0 ? "" : "was in ",
+                   brief);
+    } else
         buf_printf(b, "; %s", verdict);
 }
 
@@ -146,8 +149,8 @@ static void on_hang(void *ctx, const struct hang_report *r)
     char path[4400];
     struct buf text, last;
 
-    buf_init(&text, RECORD_BODY_MAX);
-    buf_init(&last, RECORD_TEXT_MAX);
+    buf_init(&text, SIZE_MAX); /* What is published is trimmed. */
+    buf_init(&last, SIZE_MAX);
     buf_append_str(&text, "no rank has made progress for ");
     (void)hang_time_print(&text, r->silent_ms);
     buf_append_str(&text, ":\n");
@@ -158,7 +161,7 @@ static void on_hang(void *ctx, const struct hang_report *r)
     const struct stack_rank *suspect = first_suspect(r->findings);
     const char *all = text_of(&text), *verdict = text_of(&last);
     struct buf line;
-    buf_init(&line, 8192);
+    buf_init(&line, SIZE_MAX);
     buf_printf(&line, "%s%s. ", all, verdict);
     if (write_file(a, all, r->sample, r->findings, path, sizeof path)) {
         buf_printf(&line, "Stacks: %s. ", path);
@@ -171,7 +174,7 @@ static void on_hang(void *ctx, const struct hang_report *r)
     note(a->opts.log, NOTE_WARN, AT_HANG, "%s", text_of(&line));
     publish(a, RECORD_NOTE, verdict, all, path, suspect);
     struct buf failed;
-    buf_init(&failed, RECORD_TEXT_MAX);
+    buf_init(&failed, SIZE_MAX);
     put_failure(&failed, r, verdict);
     act(a, text_of(&failed), suspect);
     buf_fini(&failed);

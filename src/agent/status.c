@@ -21,7 +21,6 @@
 #define SAMPLE_MS  200u /* a shorter time tells nothing of the use of a CPU */
 #define LINES_MAX  7168 /* bytes of a log that are looked at */
 #define LINES_KEPT 40
-#define STACKS_MS  1500u
 
 struct sample {
     pid_t pid;
@@ -343,7 +342,7 @@ static int read_stacks(void *ctx, status_lines_cb cb, void *cb_ctx)
     if (!ask)
         return MUSTER_ENOTSUP;
     *ask = (struct stacks_ask){ cb, cb_ctx };
-    const int rc = stacks_of_job(a->stacks, STACKS_MS, on_stacks, ask, NULL);
+    const int rc = stacks_of_job(a->stacks, STACKS_WAIT_MS, on_stacks, ask, NULL);
     if (rc != 0)
         mem_free(ask);
     return rc;

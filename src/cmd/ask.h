@@ -26,7 +26,7 @@ struct remote {
  * then it is the name of a job. */
 bool remote_parse(const char *job, const char *token_file, struct remote *out);
 int remote_status(const struct remote *r, struct answers *a, struct muster_error *err);
-int remote_stacks(const struct remote *r, struct stack_sample *out,
+int remote_stacks(const struct remote *r, uint64_t wait_ms, struct stack_sample *out,
                   struct muster_error *err);
 
 /* Asks the agents of a job (a run id, or an agent's process number), or of all jobs of

@@ -4,6 +4,7 @@
  * The store says whether it wants a proof of the job's secret, and after the proof it
  * lists its runs. For each run we attach to the channel as an observer, which hears the
  * entries and can ask questions, but is not a node of the job. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,6 +15,7 @@
 #include "job/channel.h"
 #include "loop/clock.h"
 #include "rendezvous/core/endpoint.h"
+#include "stacks/service.h"
 #include "status/core/job_status.h"
 #include "store/client.h"
 #include "store/core/reserved.h"
@@ -21,8 +23,6 @@
 #define CONNECT_MS 3000u
 #define SYNC_MS    2000u
 #define ANSWER_MS  500u
-#define READ_MS    "1500" /* how long a node may take to read its stacks */
-#define STACKS_MS  2500u  /* until the answers of all nodes are here */
 #define RUNS_MOST  16u
 
 /* What is found out about one run. */
@@ -33,6 +33,7 @@ struct inquiry {
     const char *run_id, *endpoint;
     struct store_status store;
     struct stack_sample *stacks; /* borrowed: where stacks go; NULL: ask for status */
+    uint64_t wait_ms;            /* how long a node may take to read its stacks */
     json_t *answer;              /* the status; NULL: there is none */
     bool asked;                  /* the question about stacks has ended */
 };
@@ -107,11 +108,13 @@ static void on_stacks(void *ctx, const struct channel_answer *answers, size_t co
 static void on_synced(void *ctx)
 {
     struct inquiry *l = ctx;
+    char within[32];
 
     if (l->stacks) {
+        (void)snprintf(within, sizeof within, "%" PRIu64, l->wait_ms);
         if (channel_state(l->channel) != CHANNEL_UP ||
-            channel_ask(l->channel, "stacks", span_str(READ_MS), STACKS_MS, on_stacks,
-                        l, NULL) != 0)
+            channel_ask(l->channel, "stacks", span_str(within),
+                        l->wait_ms + STACKS_TRAVEL_MS, on_stacks, l, NULL) != 0)
             uv_stop(&l->loop);
     } else if (channel_ask(l->channel, "status", span_of(NULL, 0), ANSWER_MS,
                            on_answers, l, NULL) != 0)
@@ -144,7 +147,7 @@ static json_t *ask_run(const char *host, uint16_t port, struct inquiry *l,
     (void)uv_timer_init(&l->loop, &l->limit);
     l->limit.data = l;
     if (channel_open(&opts, &l->channel, NULL) == 0) {
-        (void)uv_timer_start(&l->limit, on_limit, SYNC_MS + 2 * ANSWER_MS + STACKS_MS,
+        (void)uv_timer_start(&l->limit, on_limit, SYNC_MS + 4 * ANSWER_MS + l->wait_ms,
                              0);
         channel_attach(l->channel, host, port, false);
         channel_sync(l->channel, SYNC_MS, on_synced, l);
@@ -344,10 +347,10 @@ static int count_lines(const char *text)
 }
 
 static int get(const struct remote *r, struct answers *a, struct stack_sample *stacks,
-               struct muster_error *err)
+               uint64_t wait_ms, struct muster_error *err)
 {
     static const char *const keys[] = { &RESERVED_RUNS[1], &RESERVED_STATS[1] };
-    struct inquiry l = { .endpoint = r->name, .stacks = stacks };
+    struct inquiry l = { .endpoint = r->name, .stacks = stacks, .wait_ms = wait_ms };
     struct buf values[2];
     struct auth *auth = NULL;
     int rc = find_secret(r, &auth, err);
@@ -389,16 +392,16 @@ int remote_status(const struct remote *r, struct answers *a, struct muster_error
     if (!a->calls)
         rc = err_nomem(err);
     if (rc == 0)
-        rc = get(r, a, NULL, err);
+        rc = get(r, a, NULL, 0, err);
     if (rc != 0)
         answers_fini(a);
     return rc;
 }
 
-int remote_stacks(const struct remote *r, struct stack_sample *out,
+int remote_stacks(const struct remote *r, uint64_t wait_ms, struct stack_sample *out,
                   struct muster_error *err)
 {
-    const int rc = get(r, NULL, out, err);
+    const int rc = get(r, NULL, out, wait_ms, err);
 
     stack_sample_sort(out);
     return rc;

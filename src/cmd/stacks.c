@@ -10,13 +10,15 @@
 #include "base/mem.h"
 #include "cmd/ask.h"
 #include "cmd/cmd.h"
+#include "hang/core/option.h"
 #include "stacks/core/findings.h"
+#include "stacks/service.h"
 
 #define PROG      "muster stacks"
-#define ANSWER_MS 6000u
+#define ANSWER_MS 3000u /* beyond the reading of the stacks themselves */
 
 static const char help[] =
-    "usage: muster stacks [JOB | HOST:PORT[/JOB]] [--rank N] [--json]\n"
+    "usage: muster stacks [JOB | HOST:PORT[/JOB]] [--rank N] [--wait TIME] [--json]\n"
     "\n"
     "Shows where each rank of a running job is now: Python and native frames, without\n"
     "a change to the script. Equal stacks are shown once, those that differ first. "
@@ -26,6 +28,8 @@ static const char help[] =
     "HOST:PORT is the store of a job on other machines.\n"
     "\n"
     "  --rank N           only this rank, with all its threads and processes\n"
+    "  --wait TIME        how long reading may take on each node, at most 60s; 10s if\n"
+    "                     not given. It ends earlier when all has been read\n"
     "  --json             for programs\n"
     "  --token-file FILE  with HOST:PORT: file with the job's secret, if it has one;\n"
     "                     without it the secret is taken from MUSTER_TOKEN\n"
@@ -38,7 +42,18 @@ static const char help[] =
 struct stacks_args {
     struct ask_args ask; /* first; without a job: the only one here */
     int64_t rank;        /* -1: all */
+    uint64_t wait_ms;    /* for each node's reading */
 };
+
+static int take_wait(struct stacks_args *a, const char *value, struct muster_error *err)
+{
+    if (!hang_time_parse(value, &a->wait_ms) || a->wait_ms < 100 ||
+        a->wait_ms > STACKS_WAIT_MOST_MS)
+        return err_set(err, MUSTER_EINVAL,
+                       "--wait=%.100s: give a time from 100ms to 60s, as in 20s",
+                       value);
+    return 0;
+}
 
 static int take_option(void *args, int letter, const char *value,
                        struct muster_error *err)
@@ -46,7 +61,8 @@ static int take_option(void *args, int letter, const char *value,
     struct stacks_args *a = args;
     char *end;
 
-    (void)letter; /* --rank is the only one. */
+    if (letter == 'w')
+        return take_wait(a, value, err);
     errno = 0;
     a->rank = strtoll(value, &end, 10);
     if (errno || end == value || *end || a->rank < 0)
@@ -105,14 +121,15 @@ static bool knows(const struct stack_sample *s, int64_t rank)
 }
 
 /* Asks one agent, and adds its answer unless all of its ranks are known already. */
-static int ask_one(const struct local_name *name, struct stack_sample *sample,
-                   struct muster_error *err)
+static int ask_one(const struct local_name *name, uint64_t wait_ms,
+                   struct stack_sample *sample, struct muster_error *err)
 {
     struct local_call call = { .name = *name };
     struct stack_sample seen = { 0 };
-    json_t *request = json_pack("{s:s}", "ask", "stacks");
-    int rc =
-        request ? local_socket_ask(request, &call, 1, ANSWER_MS, err) : err_nomem(err);
+    json_t *request =
+        json_pack("{s:s, s:I}", "ask", "stacks", "wait_ms", (json_int_t)wait_ms);
+    int rc = request ? local_socket_ask(request, &call, 1, wait_ms + ANSWER_MS, err)
+                     : err_nomem(err);
 
     if (rc == 0 && !call.answer)
         rc = err_copy(err, &call.error);
@@ -143,7 +160,7 @@ static int get(const struct stacks_args *a, struct stack_sample *sample,
     size_t good = 0;
 
     if (rc == MUSTER_ENOENT && remote_parse(a->ask.job, a->ask.token_file, &there))
-        return remote_stacks(&there, sample, err);
+        return remote_stacks(&there, a->wait_ms, sample, err);
     if (rc != 0)
         return rc;
     rc = choose(&all, a->ask.job, err);
@@ -155,7 +172,7 @@ static int get(const struct stacks_args *a, struct stack_sample *sample,
         if (!alone)
             break;
         struct muster_error why;
-        if (ask_one(&all.calls[i].name, sample, &why) == 0)
+        if (ask_one(&all.calls[i].name, a->wait_ms, sample, &why) == 0)
             good++;
         else if (first.code == 0)
             first = why;
@@ -236,11 +253,12 @@ int cmd_stacks(int argc, char **argv)
 {
     static const struct option options[] = {
         { "rank", required_argument, NULL, 'r' },
+        { "wait", required_argument, NULL, 'w' },
         ASK_OPTIONS,
     };
     static const struct ask_command command = { PROG, help, options, take_option,
                                                 show };
-    struct stacks_args a = { .rank = -1 };
+    struct stacks_args a = { .rank = -1, .wait_ms = STACKS_WAIT_MS };
 
     return ask_main(&command, &a.ask, argc, argv);
 }

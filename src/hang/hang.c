@@ -13,14 +13,11 @@
 #include "loop/clock.h"
 #include "stacks/core/procfs.h"
 
-#define KIND          "hang"
-#define LOOK_MS       500u  /* between two looks at clocks and output */
-#define STACKS_MS     1500u /* for a sample of stacks */
-#define FULL_MS       1500u /* for the stacks that are reported, */
-#define FULL_LEAST_MS 1000u /* or less if finding the hang took long */
-#define NOTIFY_MS     1300u /* after TIME, by when the report must be out */
-#define TRAVEL_MS     500u
-#define OUTPUT_MS     5000u /* until a worker's output is looked up anew */
+#define KIND      "hang"
+#define LOOK_MS   500u  /* between two looks at clocks and output */
+#define STACKS_MS 1500u /* for stacks, at least */
+#define TRAVEL_MS 500u
+#define OUTPUT_MS 5000u /* until a worker's output is looked up anew */
 
 /* The files of a worker that are looked at again and again. Opening one of them costs
  * more than reading it, so they stay open. */
@@ -331,6 +328,13 @@ static void answer(struct answer *a)
     mem_free(a);
 }
 
+/* Reading ends as soon as all is read. Where it takes long, since the machine is
+ * crowded, a hang of minutes can wait for a few seconds more, one of seconds cannot. */
+static uint64_t time_for_stacks(uint64_t time_ms)
+{
+    return MIN_OF(MAX_OF(time_ms / 4, STACKS_MS), STACKS_WAIT_MS);
+}
+
 static void hang_on_stacks(void *ctx, struct stack_sample *sample)
 {
     struct answer *a = ctx;
@@ -364,8 +368,8 @@ static void take_question(struct hang *h, const struct hang_question *q,
         q->stacks &&
         (!q->enough || hang_node_spins(&h->node, clock_mono_ms(), q->time_ms));
     if (h->on && stacks &&
-        stacks_of_node(h->opts.stacks, STACKS_QUICK, STACKS_MS, hang_on_stacks, a,
-                       NULL) == 0)
+        stacks_of_node(h->opts.stacks, STACKS_QUICK, time_for_stacks(q->time_ms),
+                       hang_on_stacks, a, NULL) == 0)
         h->pending++;
     else
         answer(a);
@@ -402,18 +406,9 @@ static void hang_on_full(void *ctx, struct stack_sample *sample)
     release(h);
 }
 
-/* How much time is left, allowing for a machine that is slow at the moment. */
-static uint64_t time_for_stacks(const struct hang *h, uint64_t silent_ms)
+static void read_stacks(struct hang *h)
 {
-    const uint64_t by_ms = h->opts.time_ms + NOTIFY_MS;
-    const uint64_t left_ms = by_ms > silent_ms ? by_ms - silent_ms : 0;
-
-    return MIN_OF(FULL_MS, MAX_OF(FULL_LEAST_MS, left_ms));
-}
-
-static void read_stacks(struct hang *h, uint64_t silent_ms)
-{
-    if (stacks_of_job(h->opts.stacks, time_for_stacks(h, silent_ms), hang_on_full, h,
+    if (stacks_of_job(h->opts.stacks, time_for_stacks(h->opts.time_ms), hang_on_full, h,
                       NULL) == 0) {
         h->asking = true;
         h->pending++;
@@ -445,7 +440,7 @@ static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
         return;
     switch (hang_judge_hear(&h->judge, clock_mono_ms(), all, complete)) {
     case HANG_SUSPECTED:
-        read_stacks(h, silent_ms);
+        read_stacks(h);
         break;
     case HANG_FOUND:
         report(h, silent_ms);
@@ -491,8 +486,9 @@ static void ask(struct hang *h)
     }
     buf_init(&b, SIZE_MAX);
     if (hang_question_print(&b, &q) == 0 &&
-        channel_ask(h->channel, KIND, buf_span(&b), STACKS_MS + TRAVEL_MS,
-                    hang_on_answers, h, NULL) != 0)
+        channel_ask(h->channel, KIND, buf_span(&b),
+                    time_for_stacks(h->opts.time_ms) + TRAVEL_MS, hang_on_answers, h,
+                    NULL) != 0)
         h->asking = false;
     buf_fini(&b);
 }

@@ -1,5 +1,6 @@
-/* collect.c - see collect.h. First /proc, which always works, then Python's frames,
- * then native ones: when the time is up, what came first is there. */
+/* collect.c - see collect.h. First /proc, which always works, then Python's frames of
+ * the workers, then their native ones, then Python's frames of the processes that they
+ * started: when the time is up, what came first is there. */
 #include "stacks/collect.h"
 
 #include <errno.h>
@@ -16,6 +17,7 @@
 #include "base/mem.h"
 #include "loop/clock.h"
 #include "process/proc.h"
+#include "stacks/core/findings.h"
 #include "stacks/core/procfs.h"
 #include "stacks/core/pyspy.h"
 #include "stacks/faulthandler.h"
@@ -26,8 +28,9 @@
 #define PYSPY_TRIES 3 /* of a process that changes while it is read */
 #define MARGIN_MS   250u
 #define ANSWER_MS   300u /* for a worker's own faulthandler */
-#define AGAIN_MS    300u /* between two accounts of what is known so far */
-#define INCOMPLETE  "there was no time left for all native frames"
+#define AGAIN_MS    300u /* at least, between two accounts of what is known so far */
+#define NO_HELPERS  "there was no time left for all processes that ranks have started"
+#define NO_NATIVE   "there was no time left for its native frames"
 #define PATH_BYTES  4352u
 
 struct collect {
@@ -452,38 +455,38 @@ static bool is_there(const struct stack_process *p)
     return p->state && p->state != 'Z' && p->state != 'X';
 }
 
-/* The Python processes that we may read, those of workers first. Others are asked. */
-static size_t list_python(struct collect *c, struct stack_process **list)
+/* The Python processes that we may read: the workers, or what they have started. Others
+ * are asked. */
+static size_t list_python(struct collect *c, bool helpers, struct stack_process **list)
 {
     size_t n = 0;
 
-    for (size_t round = 0; round < 2; round++)
-        for (size_t i = 0; i < c->sample.count; i++) {
-            struct stack_rank *r = &c->sample.ranks[i];
+    for (size_t i = 0; i < c->sample.count; i++) {
+        struct stack_rank *r = &c->sample.ranks[i];
 
-            for (size_t k = round; k < (round ? r->process_count : 1); k++) {
-                struct stack_process *p = &r->processes[k];
+        for (size_t k = helpers; k < (helpers ? r->process_count : 1); k++) {
+            struct stack_process *p = &r->processes[k];
 
-                if (!is_there(p))
-                    continue;
-                if (!may_read(p->pid)) {
-                    c->refused = true;
-                    ask_process(c, p);
-                } else if (is_python(p->pid) &&
-                           (c->opts->depth == STACKS_FULL || !recall(c, p))) {
-                    list[n++] = p;
-                }
+            if (!is_there(p))
+                continue;
+            if (!may_read(p->pid)) {
+                c->refused = true;
+                ask_process(c, p);
+            } else if (is_python(p->pid) &&
+                       (c->opts->depth == STACKS_FULL || !recall(c, p))) {
+                list[n++] = p;
             }
         }
+    }
     return n;
 }
 
-static int read_python(struct collect *c)
+static int read_python(struct collect *c, bool helpers)
 {
     struct stack_process **list =
         arena_alloc(&c->sample.arena, c->sample.count * STACK_PROCESSES_MAX,
                     sizeof(struct stack_process *));
-    const size_t count = list ? list_python(c, list) : 0;
+    const size_t count = list ? list_python(c, helpers, list) : 0;
 
     if (!list)
         return MUSTER_ENOMEM;
@@ -520,54 +523,113 @@ static int put_sample(const struct collect *c, void (*put)(void *ctx, struct spa
     return rc;
 }
 
-/* Of the workers alone. Whoever is uninterruptible cannot be held. */
+/* Puts out what is known so far, with a note that is not for the end. */
+static int put_so_far(struct collect *c, const char *without,
+                      void (*put)(void *ctx, struct span line), void *ctx)
+{
+    const size_t notes = c->sample.note_count;
+    int rc = stack_sample_note(&c->sample, without);
+
+    if (rc == 0)
+        rc = put_sample(c, put, ctx);
+    c->sample.note_count = notes;
+    return rc;
+}
+
+/* Native frames of the workers are read unless that cannot be: whoever is
+ * uninterruptible cannot be held. */
+static bool wants_native(const struct stack_process *p)
+{
+    return is_there(p) && p->state != 'D' && may_read(p->pid);
+}
+
+/* Says of all ranks from the first on that their native frames were not read, or takes
+ * that back. */
+static void mark_native(struct collect *c, size_t first, bool missing)
+{
+    for (size_t i = first; i < c->sample.count; i++) {
+        struct stack_process *p = &c->sample.ranks[i].processes[0];
+
+        if (!missing && strcmp(p->missing, NO_NATIVE) == 0)
+            p->missing = "";
+        else if (missing && !*p->missing && wants_native(p))
+            p->missing = NO_NATIVE;
+    }
+}
+
+/* The main thread, and the one that holds the interpreter's lock against it. */
+static int read_threads(struct collect *c, struct stack_process *p,
+                        struct muster_error *err)
+{
+    const int rc = native_read(&c->sample.arena, p, 0, err);
+    const struct stack_thread *holder = rc == 0 ? stack_gil_holder(p) : NULL;
+
+    if (holder && holder->id > 0) /* Without its frames the Python ones must do. */
+        (void)native_read(&c->sample.arena, p, (size_t)(holder - p->threads), NULL);
+    return rc;
+}
+
 static int read_native(struct collect *c, void (*put)(void *ctx, struct span line),
                        void *ctx)
 {
+    const uint64_t again_ms = MAX_OF(AGAIN_MS, c->opts->timeout_ms / 4);
     uint64_t put_ms = clock_mono_ms();
 
     for (size_t i = 0; i < c->sample.count; i++) {
         struct stack_process *p = &c->sample.ranks[i].processes[0];
         struct muster_error err;
 
-        if (!is_there(p) || p->state == 'D' || !may_read(p->pid))
+        if (!wants_native(p))
             continue;
         if (time_is_up(c))
-            return stack_sample_note(&c->sample, INCOMPLETE);
-        const int rc = native_read(&c->sample.arena, p, &err);
+            return stack_sample_note(&c->sample, "there was no time left for all "
+                                                 "native frames");
+        const int rc = read_threads(c, p, &err);
         if (rc == MUSTER_ENOMEM)
             return rc;
         if (rc == MUSTER_ENOTSUP) {
             char text[300];
 
+            mark_native(c, i, false);
             snprintf(text, sizeof text, "no native frames: %.250s", err.text);
             return stack_sample_note(&c->sample, text);
         }
-        if (clock_mono_ms() - put_ms < AGAIN_MS)
+        if (strcmp(p->missing, NO_NATIVE) == 0)
+            p->missing = rc == 0 ? ""
+                                 : arena_printf(&c->sample.arena,
+                                                "its native frames: %.200s", err.text);
+        if (!p->missing)
+            return MUSTER_ENOMEM;
+        if (clock_mono_ms() - put_ms < again_ms)
             continue;
         put_ms = clock_mono_ms(); /* The machine is slow: there may be no time for
                                      another one. */
-        const size_t notes = c->sample.note_count;
-        (void)stack_sample_note(&c->sample, INCOMPLETE);
-        if (put_sample(c, put, ctx) != 0)
+        if (put_so_far(c, "there was no time left for all native frames", put, ctx))
             return MUSTER_ENOMEM;
-        c->sample.note_count = notes;
     }
     return 0;
 }
 
-/* Native frames take the longest: what is known without them goes first. */
-static int put_twice(struct collect *c, void (*put)(void *ctx, struct span line),
-                     void *ctx)
+/* Whoever runs out of time has what was put out last. */
+static int put_all(struct collect *c, void (*put)(void *ctx, struct span line),
+                   void *ctx)
 {
-    const size_t notes = c->sample.note_count;
-    int rc = stack_sample_note(&c->sample, "there was no time left for native frames");
-
-    if (rc == 0)
-        rc = put_sample(c, put, ctx);
-    c->sample.note_count = notes;
+    mark_native(c, 0, true);
+    int rc = put_so_far(c, "there was no time left for native frames", put, ctx);
     if (rc == 0)
         rc = read_native(c, put, ctx);
+    if (rc == 0)
+        rc = put_so_far(c, NO_HELPERS, put, ctx);
+    const bool refused = c->refused;
+    if (rc == 0)
+        rc = read_python(c, true);
+    for (size_t i = 0; i < c->sample.count; i++)
+        for (size_t k = 1; k < c->sample.ranks[i].process_count; k++)
+            stack_shorten_idle(&c->sample.ranks[i].processes[k]);
+    if (rc == 0 && c->refused && !refused)
+        rc = note_refused(c);
+    if (rc == 0 && time_is_up(c))
+        rc = stack_sample_note(&c->sample, NO_HELPERS);
     return rc ? rc : put_sample(c, put, ctx);
 }
 
@@ -584,13 +646,13 @@ int stacks_collect(const struct stacks_read_opts *opts,
     for (size_t i = 0; rc == 0 && i < opts->count; i++)
         rc = add_target(&c, &opts->targets[i]);
     if (rc == 0)
-        rc = read_python(&c);
+        rc = read_python(&c, false);
     if (rc == 0 && c.refused)
         rc = note_refused(&c);
     if (rc == 0 && opts->depth == STACKS_QUICK)
         rc = put_sample(&c, put, ctx);
     if (rc == 0 && opts->depth == STACKS_FULL)
-        rc = put_twice(&c, put, ctx);
+        rc = put_all(&c, put, ctx);
     stack_sample_fini(&c.sample);
     stack_sample_fini(&c.known);
     return rc;

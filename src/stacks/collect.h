@@ -7,7 +7,8 @@
 #include "stacks/reader.h"
 
 /* Gives the node's part of a sample to put, a line of JSON, as soon as Python's frames
- * are known, and once more with native ones: whoever runs out of time has the first. */
+ * of the workers are known, and again when more is: whoever runs out of time has the
+ * last. */
 int stacks_collect(const struct stacks_read_opts *opts,
                    void (*put)(void *ctx, struct span line), void *ctx);
 

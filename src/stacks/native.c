@@ -7,6 +7,7 @@
 
 #if defined(HAVE_LIBDW) && (defined(__x86_64__) || defined(__aarch64__))
 
+#include <assert.h>
 #include <elf.h>
 #include <errno.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@
 #define HOLD_STEP_US 20
 
 struct snapshot {
-    pid_t pid;
+    pid_t pid, tid;
     struct user_regs_struct regs;
     uint64_t from; /* the address of the first byte copied */
     uint8_t bytes[STACK_BYTES];
@@ -83,16 +84,16 @@ static int take(struct snapshot *s, struct muster_error *err)
 {
     struct iovec regs = { &s->regs, sizeof s->regs };
 
-    if (ptrace(PTRACE_SEIZE, s->pid, NULL, NULL) < 0)
+    if (ptrace(PTRACE_SEIZE, s->tid, NULL, NULL) < 0)
         return err_set(err, errno == EPERM ? MUSTER_EACCES : MUSTER_EIO, "ptrace: %s",
                        strerror(errno));
-    if (ptrace(PTRACE_INTERRUPT, s->pid, NULL, NULL) < 0 || !wait_for_stop(s->pid))
+    if (ptrace(PTRACE_INTERRUPT, s->tid, NULL, NULL) < 0 || !wait_for_stop(s->tid))
         return err_set(err, MUSTER_EIO, "the thread does not come out of the kernel");
     const bool read =
-        ptrace(PTRACE_GETREGSET, s->pid, (void *)(uintptr_t)NT_PRSTATUS, &regs) == 0;
+        ptrace(PTRACE_GETREGSET, s->tid, (void *)(uintptr_t)NT_PRSTATUS, &regs) == 0;
     if (read)
         copy_stack(s);
-    ptrace(PTRACE_DETACH, s->pid, NULL, NULL);
+    ptrace(PTRACE_DETACH, s->tid, NULL, NULL);
     if (!read)
         return err_set(err, MUSTER_EIO, "its registers cannot be read");
     return 0;
@@ -127,7 +128,7 @@ static pid_t next_thread(Dwfl *dwfl, void *arg, void **thread_arg)
     if (*thread_arg)
         return 0;
     *thread_arg = s;
-    return s->pid;
+    return s->tid;
 }
 
 static bool get_thread(Dwfl *dwfl, pid_t tid, void *arg, void **thread_arg)
@@ -298,14 +299,15 @@ static int unwind(struct arena *a, struct snapshot *s, struct stack_thread *t,
         !dw_dl.attach_state(dwfl, NULL, s->pid, &threads, s))
         rc = err_set(err, MUSTER_EIO, "libdw: %s", dw_dl.errmsg(-1));
     if (rc == 0) {
-        (void)dw_dl.getthread_frames(dwfl, s->pid, on_frame, s);
+        (void)dw_dl.getthread_frames(dwfl, s->tid, on_frame, s);
         rc = name_frames(a, dwfl, s, t);
     }
     dw_dl.end(dwfl);
     return rc;
 }
 
-int native_read(struct arena *a, struct stack_process *p, struct muster_error *err)
+int native_read(struct arena *a, struct stack_process *p, size_t thread,
+                struct muster_error *err)
 {
     struct snapshot *s;
     int rc = dw_dl_load(err);
@@ -322,20 +324,24 @@ int native_read(struct arena *a, struct stack_process *p, struct muster_error *e
     s = mem_calloc(1, sizeof *s);
     if (!s)
         return err_nomem(err);
+    assert(thread < p->thread_count);
     s->pid = (pid_t)p->pid;
+    s->tid = (pid_t)(thread > 0 ? p->threads[thread].id : p->pid);
     rc = take_apart(s, err);
     if (rc == 0)
-        rc = unwind(a, s, &p->threads[0], err);
+        rc = unwind(a, s, &p->threads[thread], err);
     mem_free(s);
     return rc;
 }
 
 #else
 
-int native_read(struct arena *a, struct stack_process *p, struct muster_error *err)
+int native_read(struct arena *a, struct stack_process *p, size_t thread,
+                struct muster_error *err)
 {
     (void)a;
     (void)p;
+    (void)thread;
     return err_set(err, MUSTER_ENOTSUP, "this build reads no native frames");
 }
 

@@ -6,10 +6,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-#define KIND      "stacks"
-#define READ_MS   1500u /* for whoever asks from outside */
-#define TRAVEL_MS 700u  /* of an answer of another node, beside the reading itself */
-#define AT_ONCE   8u
+#define KIND    "stacks"
+#define AT_ONCE 8u
 
 /* One reading of this node's stacks. */
 struct task {
@@ -194,9 +192,9 @@ int stacks_of_job(struct stacks_service *s, uint64_t timeout_ms, stacks_cb cb,
         char within[32];
 
         snprintf(within, sizeof within, "%u",
-                 (unsigned)MIN_OF(timeout_ms, (uint64_t)READ_MS));
-        rc = channel_ask(s->channel, KIND, span_str(within), timeout_ms + TRAVEL_MS,
-                         service_on_answers, g, err);
+                 (unsigned)MIN_OF(timeout_ms, (uint64_t)STACKS_WAIT_MOST_MS));
+        rc = channel_ask(s->channel, KIND, span_str(within),
+                         timeout_ms + STACKS_TRAVEL_MS, service_on_answers, g, err);
         if (rc == 0) {
             g->next = s->gatherings;
             s->gatherings = g;
@@ -228,6 +226,11 @@ static void answer_question(void *ctx, struct stack_sample *sample)
     mem_free(a);
 }
 
+static uint64_t bounded(uint64_t ms)
+{
+    return ms >= 100 ? MIN_OF(ms, (uint64_t)STACKS_WAIT_MOST_MS) : STACKS_WAIT_MS;
+}
+
 /* "1500": how long a reading may take, in milliseconds. */
 static uint64_t time_of(struct span text)
 {
@@ -235,10 +238,10 @@ static uint64_t time_of(struct span text)
 
     for (size_t i = 0; i < text.n && i < 5; i++) {
         if (text.p[i] < '0' || text.p[i] > '9')
-            return READ_MS;
+            return STACKS_WAIT_MS;
         ms = ms * 10 + (uint64_t)(text.p[i] - '0');
     }
-    return ms >= 100 ? MIN_OF(ms, (uint64_t)READ_MS) : READ_MS;
+    return bounded(ms);
 }
 
 static void service_on_question(void *ctx, struct channel_question *q,
@@ -283,12 +286,14 @@ static void service_on_request(void *ctx, struct local_request *r, const json_t 
 {
     struct stacks_service *s = ctx;
     struct muster_error err;
+    const json_t *wait = json_object_get(body, "wait_ms");
+    const json_int_t ms = json_is_integer(wait) ? json_integer_value(wait) : 0;
 
-    (void)body;
     if (s->opts.targets(s->opts.ctx, s->targets, s->opts.most) == 0 &&
         !(s->channel && channel_shared(s->channel)))
         local_request_refuse(r, "no worker of this job runs now");
-    else if (stacks_of_job(s, READ_MS, answer_request, r, &err) != 0)
+    else if (stacks_of_job(s, bounded(ms > 0 ? (uint64_t)ms : 0), answer_request, r,
+                           &err) != 0)
         local_request_refuse(r, "%s", err.text);
 }
 

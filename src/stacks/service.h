@@ -30,6 +30,13 @@ int stacks_service_local(struct stacks_service *s, struct local_socket *local);
 /* and the same question of other nodes. */
 int stacks_service_channel(struct stacks_service *s, struct channel *channel);
 
+/* How long a reading may take if nobody says, and at the most. It ends as soon as all
+ * is read, which takes a second on a quiet machine; on a crowded one, where a job that
+ * hangs is looked at, too short a time costs the frames that tell. */
+#define STACKS_WAIT_MS      10000u
+#define STACKS_WAIT_MOST_MS 60000u
+#define STACKS_TRAVEL_MS    700u /* of another node's answer, beside the reading */
+
 /* What was seen; the caller's to change, but not to keep. */
 typedef void (*stacks_cb)(void *ctx, struct stack_sample *sample);
 

@@ -1,4 +1,4 @@
-"""A worker of a small gloo training in which one rank gets stuck, in one of ten ways.
+"""A worker of a small gloo training in which one rank gets stuck, in one of many ways.
 
 KINDS lists them with commas, one for each attempt; VICTIM is the rank, or `here` on the node
 whose second worker it is and `there` on the others. STEPS good steps come first. `moves` and `talks` get nobody stuck: each step takes PAUSE seconds on the victim.
@@ -84,6 +84,35 @@ def loader():
     q.get()
 
 
+class Items(torch.utils.data.Dataset):
+    """The seventh item never comes."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        if i == 7:
+            lock()
+        return torch.ones(1)
+
+
+def stuck_loader():
+    for _ in torch.utils.data.DataLoader(Items(), batch_size=1, num_workers=6):
+        pass
+
+
+def gil_thread():
+    """A thread is in C code and does not let go of the GIL; the main thread wants it back."""
+    threading.Thread(target=gil, name="holder", daemon=True).start()
+    while True:
+        time.sleep(0.01)
+
+
+def mismatch():
+    """The others wait in broadcast, for good."""
+    dist.barrier()
+
+
 def moves():
     time.sleep(float(os.environ.get("PAUSE", "1")))
 
@@ -97,7 +126,7 @@ def talks():
 
 
 KINDS = {f.__name__: f for f in (sleep, fifo, lock, stop, uninterruptible, gil, loop, blocked_socket,
-                                 slow, loader, moves, talks)}
+                                 slow, loader, stuck_loader, gil_thread, mismatch, moves, talks)}
 
 
 def train_step():

@@ -81,6 +81,28 @@ def test_culprits_are_named_and_workers_restarted(tmp_path):
         assert report["verdict"]["cause"] == "hang"
 
 
+def test_what_holds_a_rank_up_is_told(tmp_path):
+    """The item that a DataLoader's process is stuck in, the C function that keeps the GIL, the collective that the others
+    have not called: each is in the report of the hang. Stacks get the time that a crowded machine takes."""
+    kinds = {"stuck_loader": (r"is in .*stuck_loader \(hang_culprit.py:\d+\)",
+                              r"its process \d+ \(\S+\): .*__getitem__ \(hang_culprit.py:\d+\) <- .*"
+                              r"; 5 DataLoader processes wait for work"),
+             "gil": (r"is in gil \(hang_culprit.py:\d+\)", r"below Python, with the GIL held: .*sleep \(libc.so.6\)"),
+             "gil_thread": (r": wants the GIL, which thread holder.* holds in gil \(hang_culprit.py:\d+\).*"
+                            r", below Python: .*sleep \(libc.so.6\)",),
+             "mismatch": (r"rank 1 is the likely cause: the ranks have called different collectives: ranks 0, 2 wait in "
+                          r"broadcast \(hang_culprit.py:\d+\), rank 1 in barrier \(hang_culprit.py:\d+\)",)}
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=3", f"--max-restarts={len(kinds) - 1}", "--hang=20s:restart",
+             CULPRIT, env={"KINDS": ",".join(kinds), "VICTIM": "1"}) as job:
+        assert job.wait(400) == 1
+        hangs = told(job.text())
+        assert len(hangs) == len(kinds), job.text()[-3000:]
+        for kind, hang in zip(kinds, hangs):
+            for what in kinds[kind]:
+                assert re.search(what, hang) or re.search(r"no stack: |no time left|native frames: ", hang), (kind, hang)
+        assert sum(all(re.search(w, h) for w in kinds[k]) for k, h in zip(kinds, hangs)) > 1, hangs
+
+
 def test_slow_but_moving_is_no_hang(tmp_path):
     """No output at all, steps of a second, for several times the time of --hang."""
     with Job(tmp_path, "job", "--standalone", "--nproc-per-node=2", "--hang=3s:stop", CULPRIT,
@@ -146,6 +168,8 @@ def test_stacks_of_a_live_job(tmp_path):
         # Bad input.
         assert "rank 7 is not running now; 3 ranks are" in stacks(run_id, "--rank", 7).stderr
         assert "give a global rank" in stacks(run_id, "--rank", "x").stderr
+        for time in ("", "soon", "1ms", "61s", "1s:stop"):
+            assert f"--wait={time}: give a time from 100ms to 60s" in stacks(run_id, f"--wait={time}").stderr
         assert "there is no such option" in stacks("--colour").stderr
         assert "no job nobody of yours runs on this machine" in stacks("nobody").stderr
 

@@ -12,6 +12,10 @@
 #define SHOWN_FRAMES  8u
 #define SHOWN_NATIVE  4u
 #define SHOWN_HELPERS 3u
+#define SHOWN_WAITS   4u
+#define RANGES_BYTES  60u /* longer lists of ranks are counted instead */
+#define MISMATCH      "the ranks have called different collectives"
+#define UNREAD        "the stacks of some ranks could not be read in full"
 
 /* "elsewhere", "waits", ... */
 static const char *stack_kind_name(enum stack_kind k)
@@ -19,7 +23,8 @@ static const char *stack_kind_name(enum stack_kind k)
     static const char *const names[] = {
         [STACK_ELSEWHERE] = "elsewhere", [STACK_WAITS] = "waits",
         [STACK_STOPPED] = "stopped",     [STACK_KERNEL] = "kernel",
-        [STACK_GONE] = "gone",           [STACK_UNREAD] = "unread",
+        [STACK_GONE] = "gone",           [STACK_PARTLY] = "partly",
+        [STACK_UNREAD] = "unread",
     };
     assert((size_t)k < ARRAY_LEN(names));
     return names[k];
@@ -60,6 +65,14 @@ static bool is_noise(const struct stack_frame *f)
         if (strcmp(f->name, names[i]) == 0)
             return true;
     return false;
+}
+
+/* A function inside of the C library that has no name. Between a call and its system
+ * call glibc 2.41 has two of them, which say nothing. */
+static bool is_libc_inside(const struct stack_frame *f)
+{
+    return starts(f->name, "+0x") &&
+           (starts(f->file, "libc.so") || starts(f->file, "libc-"));
 }
 
 static const struct stack_frame *innermost(const struct stack_thread *t)
@@ -136,10 +149,9 @@ static bool waits_natively(const struct stack_thread *t)
     return false;
 }
 
-/* The thread that holds the interpreter's lock while the main thread waits for it, or
- * NULL. A thread that waits for the lock sits in a timed wait that the interpreter
- * itself has called. */
-static const struct stack_thread *gil_holder(const struct stack_process *p)
+/* A thread that waits for the lock sits in a timed wait that the interpreter itself has
+ * called. */
+const struct stack_thread *stack_gil_holder(const struct stack_process *p)
 {
     const struct stack_thread *t = stack_main_thread(p);
     bool wants = false;
@@ -173,7 +185,7 @@ enum stack_kind stack_kind_of(const struct stack_rank *r)
         return STACK_GONE;
     if (p->state == 'D')
         return STACK_KERNEL;
-    if (gil_holder(p))
+    if (stack_gil_holder(p))
         return STACK_ELSEWHERE;
     if ((f && is_collective(f)) || waits_natively(t))
         return STACK_WAITS;
@@ -233,8 +245,10 @@ static void put_frames(struct buf *out, const struct stack_frame *f, size_t coun
 
     for (size_t i = 0; i < count; i++) {
         const bool top = strcmp(f[i].name, "<module>") == 0;
+        const bool last = i + 1 == count && shown == 0;
 
-        if (is_noise(&f[i]) || (top && (shown > 0 || i + 1 < count)))
+        if (is_noise(&f[i]) || (top && (shown > 0 || i + 1 < count)) ||
+            (is_libc_inside(&f[i]) && !last))
             continue;
         if (shown == most) {
             left++;
@@ -250,12 +264,16 @@ static void put_frames(struct buf *out, const struct stack_frame *f, size_t coun
 static void put_stack(struct buf *out, const struct stack_process *p)
 {
     const struct stack_thread *t = stack_main_thread(p);
-    const struct stack_thread *holder = gil_holder(p);
+    const struct stack_thread *holder = stack_gil_holder(p);
 
     if (holder) {
         buf_printf(out, "wants the GIL, which thread %s holds in ",
                    *holder->name ? holder->name : "?");
         put_frames(out, holder->python, holder->python_count, SHOWN_FRAMES);
+        if (native_count(holder) > 0) {
+            buf_append_str(out, ", below Python: ");
+            put_frames(out, holder->native, native_count(holder), SHOWN_NATIVE);
+        }
     } else if (t && t->python_count > 0) {
         put_frames(out, t->python, t->python_count, SHOWN_FRAMES);
     } else if (t && t->native_count > 0) {
@@ -300,6 +318,7 @@ static void put_place(struct buf *out, const struct stack_process *p,
         return;
     case STACK_WAITS:
     case STACK_ELSEWHERE:
+    case STACK_PARTLY:
     case STACK_KINDS:
         put_stack(out, p);
         return;
@@ -334,25 +353,65 @@ static void put_brief(struct buf *out, const struct stack_process *p,
     put_place(out, p, kind);
 }
 
-/* Processes that a rank has started are shown in two rounds: first those that cannot go
- * on, then the others whose frames are known. */
-static bool matters(const struct stack_process *p, int round)
+/* A process of a DataLoader that has nothing to do: below its loop there is only the
+ * queue from which it gets work. Then *loop is the loop's frame. */
+static bool is_idle_loader(const struct stack_process *p, size_t *loop)
 {
-    const bool odd =
-        p->state == 'T' || p->state == 't' || p->state == 'Z' || p->state == 'D';
+    const struct stack_thread *t = stack_main_thread(p);
+    size_t i = 0;
 
-    return round == 0 ? odd : !odd && has_frames(p);
+    while (t && i < t->python_count &&
+           (strstr(t->python[i].file, "multiprocessing/") ||
+            ends(t->python[i].file, "selectors.py")))
+        i++;
+    *loop = i;
+    return t && i < t->python_count && strcmp(t->python[i].name, "_worker_loop") == 0;
 }
 
+void stack_shorten_idle(struct stack_process *p)
+{
+    size_t loop;
+
+    if (!is_idle_loader(p, &loop))
+        return;
+    p->threads[0].python += loop;
+    p->threads[0].python_count = 1;
+    p->thread_count = 1;
+}
+
+/* How much a process that a rank has started may explain. */
+enum helper { HELPER_DULL, HELPER_IDLE, HELPER_BUSY, HELPER_ODD };
+
+static enum helper helper_of(const struct stack_process *p)
+{
+    if (p->state == 'T' || p->state == 't' || p->state == 'Z' || p->state == 'D')
+        return HELPER_ODD;
+    size_t loop;
+    if (!has_frames(p))
+        return HELPER_DULL;
+    return is_idle_loader(p, &loop) ? HELPER_IDLE : HELPER_BUSY;
+}
+
+static enum helper best_helper(const struct stack_rank *r)
+{
+    enum helper best = HELPER_DULL;
+
+    for (size_t i = 1; i < r->process_count; i++)
+        best = MAX_OF(best, helper_of(&r->processes[i]));
+    return best;
+}
+
+/* First those that cannot go on, then others whose frames are known. Loaders that wait
+ * for work are counted. */
 static void put_helpers(struct buf *out, const struct stack_rank *r)
 {
-    size_t shown = 0;
+    size_t shown = 0, idle = 0;
 
-    for (int round = 0; round < 2; round++)
+    for (enum helper kind = HELPER_ODD; kind >= HELPER_BUSY; kind--)
         for (size_t i = 1; i < r->process_count && shown < SHOWN_HELPERS; i++) {
             const struct stack_process *p = &r->processes[i];
 
-            if (!matters(p, round))
+            if (helper_of(p) != kind)
                 continue;
             const struct stack_rank alone = { .processes = (struct stack_process *)p,
                                               .process_count = 1 };
@@ -360,6 +419,11 @@ static void put_helpers(struct buf *out, const struct stack_rank *r)
                        p->command);
             put_place(out, p, stack_kind_of(&alone));
         }
+    for (size_t i = 1; i < r->process_count; i++)
+        idle += helper_of(&r->processes[i]) == HELPER_IDLE;
+    if (idle > 0)
+        buf_printf(out, "%s%zu DataLoader process%s for work", shown ? "; " : "", idle,
+                   idle == 1 ? " waits" : "es wait");
 }
 
 /* --- groups ----------------------------------------------------------------------- */
@@ -368,7 +432,50 @@ struct seen {
     const struct stack_rank *rank;
     const char *place;
     enum stack_kind kind;
+    bool whole; /* all was read that was read of other ranks */
 };
+
+/* If something of a rank was not read, for example for want of time, that was read of
+ * another one, the two cannot be compared. Below a collective there is nothing that
+ * would change what it is. */
+static bool is_whole(const struct stack_rank *r, bool any_python, bool any_native)
+{
+    const struct stack_process *p = &r->processes[0];
+    const struct stack_thread *t = stack_main_thread(p);
+    const struct stack_frame *in = innermost(t);
+
+    if (!*p->missing || (in && is_collective(in)))
+        return true;
+    return (!any_python || (t && t->python_count > 0)) &&
+           (!any_native || (t && t->native_count > 0));
+}
+
+/* By what is known of Python, the whole ones first. */
+static int by_chain(const void *a, const void *b)
+{
+    const struct seen *x = a, *y = b;
+    const int c = strcmp(x->place, y->place);
+
+    return c != 0 ? c : (int)y->whole - (int)x->whole;
+}
+
+/* Without native frames a rank is as good as another one that has the same Python
+ * frames. If there is none, it is not known whether it waits for others. */
+static void settle_partly(struct seen *seen, size_t count)
+{
+    qsort(seen, count, sizeof *seen, by_chain);
+    for (size_t i = 0; i < count; i++) {
+        if (seen[i].whole || seen[i].kind > STACK_WAITS)
+            continue;
+        if (i > 0 && seen[i - 1].whole &&
+            strcmp(seen[i - 1].place, seen[i].place) == 0) {
+            seen[i].kind = seen[i - 1].kind;
+            seen[i].whole = true;
+        } else if (seen[i].kind == STACK_ELSEWHERE) {
+            seen[i].kind = STACK_PARTLY;
+        }
+    }
+}
 
 static int by_place(const void *a, const void *b)
 {
@@ -379,6 +486,8 @@ static int by_place(const void *a, const void *b)
     const int c = strcmp(x->place, y->place);
     if (c != 0)
         return c;
+    if (x->whole != y->whole)
+        return x->whole ? -1 : 1;
     return (x->rank->rank > y->rank->rank) - (x->rank->rank < y->rank->rank);
 }
 
@@ -394,18 +503,31 @@ static const char *keep(struct arena *a, struct buf *b)
 static int look_at_all(struct stack_findings *f, const struct stack_sample *s,
                        struct seen *seen, struct buf *b)
 {
+    bool python = false, native = false;
+
+    for (size_t i = 0; i < s->count; i++) {
+        const struct stack_thread *t = stack_main_thread(&s->ranks[i].processes[0]);
+
+        python = python || (t && t->python_count > 0);
+        native = native || (t && t->native_count > 0);
+    }
     for (size_t i = 0; i < s->count; i++) {
         const struct stack_process *p = &s->ranks[i].processes[0];
 
         seen[i].rank = &s->ranks[i];
         seen[i].kind = stack_kind_of(&s->ranks[i]);
+        seen[i].whole =
+            seen[i].kind != STACK_UNREAD &&
+            (seen[i].kind > STACK_WAITS || is_whole(&s->ranks[i], python, native));
         put_place(b, p, seen[i].kind);
         seen[i].place = keep(&f->arena, b);
         if (!seen[i].place)
             return MUSTER_ENOMEM;
     }
-    if (s->count > 1)
+    if (s->count > 0) {
+        settle_partly(seen, s->count);
         qsort(seen, s->count, sizeof *seen, by_place);
+    }
     return 0;
 }
 
@@ -417,13 +539,18 @@ static int fill_group(struct stack_findings *f, struct stack_group *g,
 
     assert(count > 0);
     g->kind = seen[0].kind;
+    g->whole = seen[0].whole;
     g->place = seen[0].place;
     put_brief(b, p, g->kind);
     g->brief = keep(&f->arena, b);
     if (t && t->python_count > 0)
         put_frames(b, t->native, native_count(t), SHOWN_NATIVE);
     g->native = keep(&f->arena, b);
-    put_helpers(b, seen[0].rank);
+    const struct stack_rank *tells = seen[0].rank;
+    for (size_t i = 1; i < count; i++)
+        if (best_helper(seen[i].rank) > best_helper(tells))
+            tells = seen[i].rank;
+    put_helpers(b, tells);
     g->helpers = keep(&f->arena, b);
     g->ranks = arena_alloc(&f->arena, count, sizeof(struct stack_rank *));
     if (!g->brief || !g->native || !g->helpers || !g->ranks)
@@ -436,7 +563,8 @@ static int fill_group(struct stack_findings *f, struct stack_group *g,
 
 static bool same(const struct seen *a, const struct seen *b)
 {
-    return a->kind == b->kind && strcmp(a->place, b->place) == 0;
+    return a->kind == b->kind && a->whole == b->whole &&
+           strcmp(a->place, b->place) == 0;
 }
 
 static int group_all(struct stack_findings *f, const struct seen *seen, size_t count,
@@ -483,7 +611,7 @@ static struct stack_group *largest(const struct stack_findings *f)
     struct stack_group *most = NULL;
 
     for (size_t i = 0; i < f->count; i++)
-        if (!most || f->groups[i].count > most->count)
+        if (f->groups[i].whole && (!most || f->groups[i].count > most->count))
             most = &f->groups[i];
     return most;
 }
@@ -511,12 +639,116 @@ static void suspect_odd_ones(struct stack_findings *f)
             suspect_group(f, &f->groups[i]);
 }
 
+/* The collective that the ranks of a group wait in, "all_reduce", or NULL if it is not
+ * one that all ranks have to call together: a rank that sends waits in another place
+ * than the one that receives. */
+static const char *collective_of(const struct stack_group *g)
+{
+    static const char *const pairs[] = {
+        "send", "recv", "isend", "irecv", "batch_isend_irecv", "wait"
+    };
+    const struct stack_frame *in =
+        innermost(stack_main_thread(&g->ranks[0]->processes[0]));
+
+    if (!in || !is_collective(in))
+        return NULL;
+    for (size_t i = 0; i < ARRAY_LEN(pairs); i++)
+        if (strcmp(in->name, pairs[i]) == 0)
+            return NULL;
+    return in->name;
+}
+
+static void put_ranks(struct buf *out, const struct stack_group *g)
+{
+    struct buf b;
+
+    buf_init(&b, RANGES_BYTES);
+    if (stack_ranges(&b, g) == 0) {
+        buf_append_str(out, g->count == 1 ? "rank " : "ranks ");
+        (void)buf_append_span(out, buf_span(&b));
+    } else {
+        buf_printf(out, "%zu ranks", g->count);
+    }
+    buf_fini(&b);
+}
+
+/* "ranks 0-2 wait in all_reduce (train.py:88), rank 3 in broadcast (train.py:95)" */
+static const char *places_of_waits(struct stack_findings *f)
+{
+    const struct stack_group *most = largest(f);
+    const char *text = NULL;
+    size_t listed = 0;
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < f->count; i++) {
+            const struct stack_group *g = &f->groups[i];
+
+            if ((g == most) != (round == 0) || listed == SHOWN_WAITS)
+                continue;
+            buf_append_str(&b, listed ? ", " : "");
+            put_ranks(&b, g);
+            buf_printf(&b, "%s in %s",
+                       listed          ? ""
+                       : g->count == 1 ? " waits"
+                                       : " wait",
+                       g->brief);
+            listed++;
+        }
+    if (listed < f->count)
+        buf_printf(&b, ", and %zu more places", f->count - listed);
+    text = keep(&f->arena, &b);
+    buf_fini(&b);
+    return text;
+}
+
+/* All ranks wait. Those that have called another collective than most others are the
+ * likely cause; where no side is larger, the mismatch alone is told. */
+static void judge_waits(struct stack_findings *f)
+{
+    const struct stack_group *most = largest(f);
+    size_t agree = 0, known = 0;
+
+    if (!most) {
+        f->unknown = UNREAD;
+        return;
+    }
+    if (f->count == 1) {
+        f->unknown = "all ranks wait in the same place; a network or a device may be "
+                     "the cause";
+        return;
+    }
+    const char *usual = collective_of(most);
+    for (size_t i = 0; i < f->count; i++) {
+        const char *name = collective_of(&f->groups[i]);
+
+        known += name != NULL;
+        if (usual && name && strcmp(name, usual) == 0)
+            agree += f->groups[i].count;
+    }
+    f->places = places_of_waits(f);
+    if (known < f->count || agree == f->ranks) {
+        f->unknown = "ranks wait in different places";
+        return;
+    }
+    f->mismatch = true;
+    if (agree * 2 <= f->ranks) {
+        f->unknown = MISMATCH;
+        return;
+    }
+    for (size_t i = 0; i < f->count; i++)
+        if (strcmp(collective_of(&f->groups[i]), usual) != 0)
+            suspect_group(f, &f->groups[i]);
+}
+
 static void judge(struct stack_findings *f)
 {
     size_t n[STACK_KINDS] = { 0 };
 
     for (size_t i = 0; i < f->count; i++)
         n[f->groups[i].kind] += f->groups[i].count;
+    n[STACK_UNREAD] += n[STACK_PARTLY];
     f->unknown = "";
     if (f->ranks == 0)
         f->unknown = "no rank was seen";
@@ -539,24 +771,24 @@ static void judge(struct stack_findings *f)
     else if (n[STACK_ELSEWHERE] > 0 && n[STACK_WAITS] > 0 &&
              n[STACK_ELSEWHERE] * 2 <= f->ranks)
         suspect(f, STACK_ELSEWHERE);
-    else if (n[STACK_ELSEWHERE] > 0)
+    else if (n[STACK_ELSEWHERE] > 0 && n[STACK_ELSEWHERE] * 2 > f->ranks)
         f->unknown = "most ranks are in no collective";
     else if (n[STACK_UNREAD] > 0)
-        f->unknown = "the stacks of some ranks could not be read";
-    else if (f->count > 1)
-        f->unknown = "ranks wait in different places";
+        f->unknown = UNREAD;
     else
-        f->unknown = "all ranks wait in the same place; a network or a device may be "
-                     "the cause";
+        judge_waits(f);
 }
 
-/* Suspects first, then the rarer ones; those who wait after others. */
+/* Suspects first, then others that differ, the rarer ones first; those who wait after
+ * others. */
 static int by_oddity(const void *a, const void *b)
 {
     const struct stack_group *x = a, *y = b;
 
     if (x->suspect != y->suspect)
         return x->suspect ? -1 : 1;
+    if (x->differs != y->differs)
+        return x->differs ? -1 : 1;
     if (x->count != y->count)
         return x->count < y->count ? -1 : 1;
     if ((x->kind == STACK_WAITS) != (y->kind == STACK_WAITS))
@@ -569,9 +801,13 @@ static void mark(struct stack_findings *f)
 {
     const struct stack_group *most = largest(f);
 
-    assert(f->suspects <= f->ranks && (f->count == 0 || most));
-    for (size_t i = 0; i < f->count; i++)
-        f->groups[i].differs = f->groups[i].suspect || f->groups[i].count < most->count;
+    assert(f->suspects <= f->ranks);
+    for (size_t i = 0; i < f->count; i++) {
+        struct stack_group *g = &f->groups[i];
+
+        assert(!g->suspect || g->whole);
+        g->differs = g->suspect || (g->whole && g->count < most->count);
+    }
     if (f->count > 1)
         qsort(f->groups, f->count, sizeof *f->groups, by_oddity);
 }
@@ -581,7 +817,7 @@ int stack_findings_make(struct stack_findings *f, const struct stack_sample *s)
     struct buf b;
     int rc;
 
-    *f = (struct stack_findings){ .ranks = s->count };
+    *f = (struct stack_findings){ .ranks = s->count, .places = "" };
     struct seen *seen = arena_alloc(&f->arena, s->count, sizeof *seen);
     buf_init(&b, SIZE_MAX);
     rc = seen ? look_at_all(f, s, seen, &b) : MUSTER_ENOMEM;
@@ -594,6 +830,10 @@ int stack_findings_make(struct stack_findings *f, const struct stack_sample *s)
     }
     judge(f);
     mark(f);
+    if (!f->places) {
+        stack_findings_fini(f);
+        return MUSTER_ENOMEM;
+    }
     return 0;
 }
 
@@ -633,6 +873,25 @@ static const char *node_of(const struct stack_group *g)
     return g->ranks[0]->node;
 }
 
+/* How a group's line ends. */
+static void put_end(struct buf *out, const struct stack_group *g)
+{
+    if (g->kind == STACK_PARTLY)
+        buf_printf(out, " (not all of it was read: %s)",
+                   g->ranks[0]->processes[0].missing);
+    buf_append_str(out, g->differs ? "   <-- differs\n" : "\n");
+}
+
+/* A rank that is in C code and keeps the interpreter's lock stops all its threads: what
+ * tells then is the native frame. */
+static void put_native(struct buf *out, const struct stack_group *g, const char *indent)
+{
+    const struct stack_thread *t = stack_main_thread(&g->ranks[0]->processes[0]);
+
+    buf_printf(out, "%sbelow Python%s: %s\n", indent,
+               t && t->gil ? ", with the GIL held" : "", g->native);
+}
+
 int stack_findings_print(struct buf *out, const struct stack_findings *f,
                          const struct stack_sample *s)
 {
@@ -642,13 +901,15 @@ int stack_findings_print(struct buf *out, const struct stack_findings *f,
 
         buf_printf(out, "%zu %s (", g->count, g->count == 1 ? "rank " : "ranks");
         stack_ranges(out, g);
-        buf_printf(out, "%s%s): %s%s\n", *node ? ", " : "", node, g->place,
-                   g->differs ? "   <-- differs" : "");
+        buf_printf(out, "%s%s): %s", *node ? ", " : "", node, g->place);
+        put_end(out, g);
         if (*g->native)
-            buf_printf(out, "        below Python: %s\n", g->native);
+            put_native(out, g, "        ");
         if (*g->helpers)
             buf_printf(out, "        %s\n", g->helpers);
     }
+    if (f->mismatch)
+        buf_printf(out, "note: " MISMATCH ": %s\n", f->places);
     for (size_t i = 0; i < s->note_count; i++)
         buf_printf(out, "note: %s\n", s->notes[i]);
     return buf_error(out);
@@ -672,14 +933,19 @@ static void report_group(struct buf *out, const struct stack_group *g,
         buf_printf(out, " on %s", node);
     if (g->kind == STACK_WAITS)
         buf_printf(out, " %s in %s", one ? "waits" : "wait", g->brief);
-    else if (g->kind == STACK_ELSEWHERE && !starts(g->place, "wants "))
+    else if ((g->kind == STACK_ELSEWHERE || g->kind == STACK_PARTLY) &&
+             !starts(g->place, "wants "))
         buf_printf(out, " %s in %s", one ? "is" : "are", g->place);
     else if (g->kind == STACK_STOPPED || g->kind == STACK_KERNEL)
         buf_printf(out, " %s %s", one ? "is" : "are", g->place);
     else
         buf_printf(out, ": %s", g->place);
-    buf_append_str(out, g->differs ? "   <-- differs\n" : "\n");
-    if (g->suspect && *g->helpers)
+    put_end(out, g);
+    if (g->suspect && *g->native) {
+        buf_append_str(out, "  ");
+        put_native(out, g, indent);
+    }
+    if (g->kind != STACK_WAITS && *g->helpers)
         buf_printf(out, "%s  its %s\n", indent, g->helpers);
 }
 
@@ -696,7 +962,8 @@ int stack_findings_verdict(struct buf *out, const struct stack_findings *f)
     size_t listed = 0;
 
     if (f->suspects == 0) {
-        buf_printf(out, "the likely cause is unknown: %s", f->unknown);
+        buf_printf(out, "the likely cause is unknown: %s%s%s", f->unknown,
+                   *f->places ? ": " : "", f->places);
         return buf_error(out);
     }
     buf_append_str(out, f->suspects == 1 ? "rank " : "ranks ");
@@ -709,6 +976,8 @@ int stack_findings_verdict(struct buf *out, const struct stack_findings *f)
     assert(listed > 0);
     buf_append_str(out,
                    f->suspects == 1 ? " is the likely cause" : " are the likely cause");
+    if (f->mismatch)
+        buf_printf(out, ": " MISMATCH ": %s", f->places);
     return buf_error(out);
 }
 

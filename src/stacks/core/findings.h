@@ -15,6 +15,7 @@ enum stack_kind {
     STACK_STOPPED,   /* by a signal or a debugger */
     STACK_KERNEL,    /* uninterruptible */
     STACK_GONE,      /* has exited */
+    STACK_PARTLY,    /* some frames could not be read: perhaps it waits */
     STACK_UNREAD,    /* its stack could not be read */
     STACK_KINDS
 };
@@ -27,6 +28,7 @@ struct stack_group {
     const char *helpers; /* of its other processes, those that matter; "" if none */
     const struct stack_rank **ranks; /* ascending; the sample's */
     size_t count;
+    bool whole;   /* false: what was not read of these keeps them from being compared */
     bool differs; /* from what most do */
     bool suspect; /* the others most likely wait for these */
 };
@@ -38,6 +40,8 @@ struct stack_findings {
     size_t ranks;    /* of the sample */
     size_t suspects; /* how many ranks the others most likely wait for; 0: unknown */
     const char *unknown; /* why nobody is named; "" if somebody is */
+    const char *places;  /* where all wait, if all do and not in one place; else "" */
+    bool mismatch;       /* they have called different collectives */
 };
 
 /* The sample must be sorted, and outlive the findings. 0 or MUSTER_ENOMEM, with nothing
@@ -68,8 +72,17 @@ int stack_rank_print(struct buf *out, const struct stack_rank *r);
 /* The findings as members of a JSON object, without its braces. */
 int stack_findings_json(struct buf *out, const struct stack_findings *f);
 
-/* How one rank is to be seen; for tests and the progress of a hang. */
+/* How one rank is to be seen if it is looked at alone, for tests and the progress of a
+ * hang. */
 enum stack_kind stack_kind_of(const struct stack_rank *r);
+
+/* The thread that holds the interpreter's lock while the main thread waits for it, or
+ * NULL. */
+const struct stack_thread *stack_gil_holder(const struct stack_process *p);
+
+/* Leaves one frame of a DataLoader's process that waits for work: there may be hundreds
+ * of them, and the answer of a node is limited. */
+void stack_shorten_idle(struct stack_process *p);
 
 /* Whether the innermost Python frame is torch's. */
 bool stack_in_torch(const struct stack_rank *r);

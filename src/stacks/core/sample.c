@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/escape.h"
 #include "base/mem.h"
 #include "base/py/json.h"
 
@@ -45,6 +46,20 @@ struct stack_rank *stack_sample_add(struct stack_sample *s, size_t processes)
     return r;
 }
 
+/* A copy that is safe to print: names of nodes, files and functions come from other
+ * machines. */
+static const char *clean_text(struct arena *a, const char *text)
+{
+    const char *copy;
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    copy =
+        escape_append(&b, span_str(text), 0) == 0 ? arena_text(a, buf_span(&b)) : NULL;
+    buf_fini(&b);
+    return copy;
+}
+
 int stack_sample_note(struct stack_sample *s, const char *text)
 {
     for (size_t i = 0; i < s->note_count; i++)
@@ -52,7 +67,7 @@ int stack_sample_note(struct stack_sample *s, const char *text)
             return 0;
     if (s->note_count == STACK_NOTES_MAX)
         return 0;
-    const char *copy = arena_text(&s->arena, span_str(text));
+    const char *copy = clean_text(&s->arena, text);
     if (!copy)
         return MUSTER_ENOMEM;
     s->notes[s->note_count++] = copy;
@@ -112,7 +127,8 @@ struct cut {
 
 static const struct cut cuts[] = {
     { STACK_PROCESSES_MAX, STACK_THREADS_MAX, STACK_FRAMES_MAX, STACK_FRAMES_MAX },
-    { 1, STACK_THREADS_MAX, STACK_FRAMES_MAX, STACK_FRAMES_MAX },
+    { STACK_PROCESSES_MAX, 1, 24, 8 },
+    { 9, 1, 16, 8 },
     { 1, 1, 16, 8 },
     { 1, 1, 4, 2 },
     { 1, 0, 0, 0 },
@@ -143,7 +159,9 @@ static void put_process(struct buf *out, const struct stack_process *p,
                p->cpu_ms);
     put_text(out, "missing", p->missing);
     buf_append_str(out, ", \"threads\": [");
-    for (size_t i = 0; i < MIN_OF(p->thread_count, cut->threads); i++) {
+    for (size_t i = 0; cut->threads > 0 && i < p->thread_count; i++) {
+        if (i >= cut->threads && !p->threads[i].gil)
+            continue; /* Whoever holds the interpreter's lock may be the cause. */
         buf_append_str(out, i ? ", " : "");
         put_thread(out, &p->threads[i], cut);
     }
@@ -208,11 +226,11 @@ int stack_sample_print_within(struct buf *out, const struct stack_sample *s,
 
 /* --- in --------------------------------------------------------------------------- */
 
-/* Copies of texts, or "" where there is none; *failed once memory is short. */
+/* Escaped copies of texts, or "" where there is none; *failed once memory is short. */
 static const char *text_of(struct arena *a, const json_t *value, bool *failed)
 {
     const char *text = json_is_string(value) ? json_string_value(value) : "";
-    const char *copy = *text ? arena_text(a, span_str(text)) : "";
+    const char *copy = *text ? clean_text(a, text) : "";
 
     *failed = *failed || !copy;
     return copy ? copy : "";

@@ -10,6 +10,7 @@
  *      "gil": true, "python": [["load_batch", "data.py", 31]], "native": [["read",
  * "libc.so.6"]]}]}]}]}
  *
+ * What is read from such a text is escaped (base/escape.h), so that it can be printed.
  * The first process of a rank is the worker, the others descend from it; the first
  * thread of a process is its main one; frames begin with the innermost. */
 #ifndef STACKS_CORE_SAMPLE_H
@@ -22,7 +23,7 @@
 /* What is kept of each, so that an answer stays small; more is cut off. */
 #define STACK_FRAMES_MAX    48u
 #define STACK_THREADS_MAX   8u
-#define STACK_PROCESSES_MAX 9u /* a worker and eight others */
+#define STACK_PROCESSES_MAX 33u /* a worker and 32 others: DataLoaders have many */
 #define STACK_NOTES_MAX     16u
 #define STACK_NODE_BYTES    (1u << 20) /* a node's JSON */
 #define STACK_JOB_BYTES     (8u << 20) /* a whole job's */
@@ -76,7 +77,8 @@ void stack_sample_fini(struct stack_sample *s); /* a zeroed one is fine */
 /* A new rank at the end with room for its processes, or NULL for no memory. */
 struct stack_rank *stack_sample_add(struct stack_sample *s, size_t processes);
 
-/* Keeps a copy of the note, unless it is there already or there are too many. */
+/* Keeps a copy of the note, escaped, unless it is there already or there are too many.
+ */
 int stack_sample_note(struct stack_sample *s, const char *text);
 
 /* By rank. */
@@ -86,8 +88,9 @@ void stack_sample_sort(struct stack_sample *s);
  * MUSTER_ENOMEM or MUSTER_EFULL. */
 int stack_sample_print(struct buf *out, const struct stack_sample *s, const char *node);
 
-/* The same in at most so many bytes: where it is too long, first the helpers of ranks
- * go, then native frames, then all frames but the innermost, then all of them. */
+/* The same in at most so many bytes: where it is too long, first threads go that hold
+ * nobody up, then helpers of ranks, then all frames but the innermost, then all of
+ * them. */
 int stack_sample_print_within(struct buf *out, const struct stack_sample *s,
                               const char *node, size_t most);
 

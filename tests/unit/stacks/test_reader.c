@@ -161,7 +161,7 @@ static void a_thread_that_does_not_stop_is_let_go(void **state)
     assert_int_equal(pipe(until), 0);
     assert_int_equal(pipe(out), 0);
     struct stack_process p = { .pid = uninterruptible(until[0], out[1]) };
-    assert_int_equal(native_read(&arena, &p, NULL), MUSTER_EIO);
+    assert_int_equal(native_read(&arena, &p, 0, NULL), MUSTER_EIO);
     assert_int_equal(write(until[1], "!", 1), 1);
     assert_int_equal(poll(&(struct pollfd){ out[0], POLLIN, 0 }, 1, (int)PATIENCE_MS),
                      1);

@@ -193,7 +193,8 @@ static void proc_is_read_whatever_a_command_is_called(void **state)
 #define TORCH "torch/distributed/distributed_c10d.py"
 
 /* "S all_reduce@FILE:10 step@train.py:88 | c10d::Work::wait@libtorch.so": the state,
- * Python's frames, then native ones. "C" stands for torch's file of collectives. */
+ * Python's frames, then native ones. "C" stands for torch's file of collectives. A "!"
+ * behind the state: what is not there could not be read. */
 static void add_frames(struct arena *a, struct stack_thread *t, char *text, bool native)
 {
     struct stack_frame *f = arena_alloc(a, 16, sizeof *f);
@@ -236,19 +237,22 @@ static void add_rank(struct stack_sample *s, const char *node, const char *text)
     r->node = node;
     p->pid = 100 + number;
     p->state = copy[0];
+    if (copy[1] == '!')
+        p->missing = "no time";
     if (!copy[1])
         return;
     p->threads = arena_alloc(&s->arena, 2, sizeof *p->threads);
     p->thread_count = 1;
     p->threads[0].name = "MainThread";
-    add_frames(&s->arena, &p->threads[0], copy + 1, false);
+    add_frames(&s->arena, &p->threads[0], copy + 1 + (copy[1] == '!'), false);
     if (bar && strncmp(bar, " GIL ", 5) == 0) { /* another thread has it */
         bar += 5;
         p->thread_count = 2;
         p->threads[1].name = "Thread-1";
         p->threads[1].gil = true;
-        char holder[] = "hold@x.py:3";
+        char holder[] = "hold@x.py:3", below[] = "sleep@libc.so.6 f@libpython3.11.so";
         add_frames(&s->arena, &p->threads[1], holder, false);
+        add_frames(&s->arena, &p->threads[1], below, true);
     }
     if (bar)
         add_frames(&s->arena, &p->threads[0], bar, true);
@@ -265,6 +269,9 @@ static void add_rank(struct stack_sample *s, const char *node, const char *text)
     "S _engine_run_backward@torch/autograd/graph.py:8 main@train.py:90 | "             \
     "pthread_cond_wait@libc.so.6 c10d::Work::wait@libtorch_cpu.so "                    \
     "_PyEval_EvalFrameDefault@libpython3.11.so"
+
+#define BACKWARD_CUT                                                                   \
+    "S! _engine_run_backward@torch/autograd/graph.py:8 main@train.py:90"
 
 static const struct row {
     const char *says;
@@ -284,8 +291,27 @@ static const struct row {
     { "all wait",
       { WAITS, WAITS, WAITS },
       "the likely cause is unknown: all ranks wait" },
-    { "all wait, not for the same",
+    { "all wait, one in another collective",
       { WAITS, BARRIER, WAITS },
+      "rank 1 is the likely cause: the ranks have called different collectives: ranks "
+      "0, 2 wait in all_reduce (train.py:88), rank 1 in barrier (train.py:95)" },
+    { "half of them wait in another collective",
+      { WAITS, BARRIER, BARRIER, WAITS },
+      "the likely cause is unknown: the ranks have called different collectives: ranks "
+      "0, 3 wait in all_reduce (train.py:88), ranks 1, 2 in barrier (train.py:95)" },
+    { "all wait in one collective, from different lines",
+      { WAITS, "S all_reduce@C:10 main@train.py:7", WAITS },
+      "the likely cause is unknown: ranks wait in different places: ranks 0, 2 wait in "
+      "all_reduce (train.py:88), rank 1 in all_reduce (train.py:7)" },
+    { "one waits in another collective; not all native frames could be read",
+      { WAITS " | c10d::Work::wait@libtorch_cpu.so", WAITS,
+        "S! barrier@C:99 main@train.py:95" },
+      "rank 2 is the likely cause: the ranks have called different collectives" },
+    { "one receives, and others wait for it",
+      { WAITS, "S recv@C:10 main@train.py:7", WAITS },
+      "the likely cause is unknown: ranks wait in different places" },
+    { "one waits natively, for who knows what",
+      { WAITS, BACKWARD, WAITS },
       "the likely cause is unknown: ranks wait in different places" },
     { "one is stopped", { WAITS, "T step@train.py:88", LOADS }, "rank 1 is the" },
     { "one is stopped inside of the collective",
@@ -315,6 +341,15 @@ static const struct row {
     { "one cannot be read",
       { WAITS, "S", WAITS },
       "the likely cause is unknown: the st" },
+    { "of one only the Python frames could be read, which another one has, too",
+      { BACKWARD, BACKWARD_CUT, LOADS },
+      "rank 2 is the likely cause" },
+    { "of one only the Python frames could be read, and it may wait",
+      { BACKWARD, "S! step@train.py:91 main@train.py:120", BACKWARD },
+      "the likely cause is unknown: the stacks of some ranks could not be read" },
+    { "only one could be read in full",
+      { BACKWARD_CUT, "S! step@train.py:91", "S load@data.py:3 | read@libc.so.6" },
+      "the likely cause is unknown: the stacks of some ranks could not be read" },
     { "none can be read", { "S", "S" }, "the likely cause is unknown: no stack" },
     { "one cannot be read, another loads",
       { WAITS, "S", LOADS, WAITS },
@@ -365,7 +400,170 @@ static void verdicts(void **state)
     }
 }
 
+/* Only who was read in full is compared with others, and with such alone. */
+static void what_was_not_read_does_not_differ(void **state)
+{
+    static const struct {
+        const char *says, *ranks[6];
+        const char *differs; /* one letter a rank: d differs */
+    } cases[] = {
+        { "one that could not be read", { WAITS, WAITS, "S" }, "---" },
+        { "most could not be read", { "S", "S", "S", LOADS }, "----" },
+        { "two that could not be read, and one odd",
+          { "S", "S", WAITS, WAITS, LOADS },
+          "----d" },
+        { "py-spy was cut off",
+          { WAITS, WAITS, "S! | read@libc.so.6 f@libpython3.11.so" },
+          "---" },
+        { "py-spy was cut off, and it waits natively",
+          { BACKWARD, BACKWARD, "S! | c10d::Work::wait@libtorch_cpu.so" },
+          "---" },
+        { "native frames were cut off", { BACKWARD, BACKWARD, BACKWARD_CUT }, "---" },
+        { "native frames were cut off, elsewhere",
+          { BACKWARD, BACKWARD, "S! step@train.py:91" },
+          "---" },
+        { "native frames were cut off, but it waits",
+          { BACKWARD, BACKWARD, "S! barrier@C:99 main@train.py:95" },
+          "--d" },
+        { "py-spy was cut off everywhere, and all wait natively",
+          { "S! | c10d::Work::wait@libtorch_cpu.so f@x.so",
+            "S! | c10d::Work::wait@libtorch_cpu.so" },
+          "--" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char got[8] = "------";
+        struct stack_sample s = { 0 };
+        struct stack_findings f;
+
+        for (size_t k = 0; k < 6 && cases[i].ranks[k]; k++)
+            add_rank(&s, "node1", cases[i].ranks[k]);
+        assert_int_equal(stack_findings_make(&f, &s), 0);
+        for (size_t k = 0; k < f.count; k++)
+            for (size_t n = 0; f.groups[k].differs && n < f.groups[k].count; n++)
+                got[f.groups[k].ranks[n]->rank] = 'd';
+        got[s.count] = '\0';
+        if (strcmp(got, cases[i].differs) != 0)
+            fail_msg("%s: want %s, got %s", cases[i].says, cases[i].differs, got);
+        stack_findings_fini(&f);
+        stack_sample_fini(&s);
+    }
+}
+
 /* --- as people see it ------------------------------------------------------------- */
+
+/* What both outputs say of such ranks, each followed by one that waits. */
+static void what_is_below_python_is_told(void **state)
+{
+    static const struct {
+        const char *rank;
+        bool holds;
+        const char *print, *report;
+    } cases[] = {
+        { "S load@data.py:3 | +0x9ab2@libc.so.6 +0x9bb1@libc.so.6 read@libc.so.6 "
+          "f@libpython3.11.so",
+          false, "        below Python: read (libc.so.6)\n",
+          "    below Python: read (libc.so.6)\n" },
+        { "S load@data.py:3 | +0x9ab2@libc.so.6 +0x9bb1@libc.so.6", false,
+          "        below Python: +0x9bb1 (libc.so.6)\n",
+          "    below Python: +0x9bb1 (libc.so.6)\n" },
+        { "S load@data.py:3 | +0x12@libx.so read@libc.so.6", false,
+          "        below Python: +0x12 (libx.so) <- read (libc.so.6)\n",
+          "    below Python: +0x12 (libx.so) <- read (libc.so.6)\n" },
+        { "S load@data.py:3 | sleep@libc.so.6 f@libpython3.11.so", true,
+          "        below Python, with the GIL held: sleep (libc.so.6)\n",
+          "    below Python, with the GIL held: sleep (libc.so.6)\n" },
+        { "S step@train.py:88 | GIL pthread_cond_timedwait@libc.so.6 "
+          "take_gil@libpython3.11.so",
+          false,
+          "wants the GIL, which thread Thread-1 holds in hold (x.py:3), below Python: "
+          "sleep (libc.so.6)   <-- differs\n",
+          "rank 0 on node1: wants the GIL, which thread Thread-1 holds in hold "
+          "(x.py:3), below Python: sleep (libc.so.6)   <-- differs\n" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct stack_sample s = { 0 };
+        struct stack_findings f;
+        struct buf b[2];
+
+        add_rank(&s, "node1", cases[i].rank);
+        add_rank(&s, "node1", WAITS " | c10d::Work::wait@libtorch_cpu.so");
+        s.ranks[0].processes[0].threads[0].gil = cases[i].holds;
+        assert_int_equal(stack_findings_make(&f, &s), 0);
+        for (int k = 0; k < 2; k++)
+            buf_init(&b[k], SIZE_MAX);
+        assert_int_equal(stack_findings_print(&b[0], &f, &s), 0);
+        assert_int_equal(stack_findings_report(&b[1], &f, "  "), 0);
+        for (int k = 0; k < 2; k++) {
+            const char *want = k ? cases[i].report : cases[i].print;
+
+            buf_u8(&b[k], 0);
+            if (!strstr((const char *)buf_data(&b[k]), want))
+                fail_msg("want %s in %s", want, (const char *)buf_data(&b[k]));
+            buf_fini(&b[k]);
+        }
+        stack_findings_fini(&f);
+        stack_sample_fini(&s);
+    }
+}
+
+#define LOOP "_worker_loop@torch/utils/data/_utils/worker.py:307"
+#define IDLE                                                                           \
+    "wait@multiprocessing/connection.py:931 poll@multiprocessing/connection.py:257 "   \
+    "get@multiprocessing/queues.py:113 " LOOP
+
+/* Of the processes that a rank has started, those are shown that do not wait for work:
+ * a DataLoader has many, and the one that is stuck may be the last. */
+static void a_stuck_loader_is_in_its_ranks_report(void **state)
+{
+    static const char *const frames[] = {
+        IDLE, IDLE, IDLE, IDLE, "acquire@lock.py:3 __getitem__@data.py:9 " LOOP, IDLE
+    };
+    static const char want[] =
+        "  rank 1 on node1 waits in all_reduce (train.py:88)\n"
+        "  rank 0 on node1 is in load_batch (data.py:31) <- main (train.py:117)   <-- "
+        "differs\n"
+        "    its process 204 (python): acquire (lock.py:3) <- __getitem__ (data.py:9) "
+        "<- _worker_loop (torch/utils/data/_utils/worker.py:307); 5 DataLoader "
+        "processes wait for work\n";
+    struct stack_sample s = { 0 };
+    struct stack_findings f;
+    struct buf b;
+
+    (void)state;
+    struct stack_rank *r = stack_sample_add(&s, 1 + ARRAY_LEN(frames));
+    struct stack_thread *t =
+        arena_alloc(&s.arena, r->process_count, sizeof(struct stack_thread));
+    r->node = "node1";
+    for (size_t i = 0; i < r->process_count; i++) {
+        struct stack_process *p = &r->processes[i];
+        char copy[256];
+
+        snprintf(copy, sizeof copy, "%s", i ? frames[i - 1] : LOADS + 2);
+        add_frames(&s.arena, &t[i], copy, false);
+        p->pid = 199 + (int64_t)i;
+        p->state = 'S';
+        p->command = "python";
+        p->threads = &t[i];
+        p->thread_count = 1;
+        t[i].name = "";
+        if (i)
+            stack_shorten_idle(p);
+        assert_int_equal(t[i].python_count, i == 0 ? 2 : i == 5 ? 3 : 1);
+    }
+    add_rank(&s, "node1", WAITS);
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(stack_findings_make(&f, &s), 0);
+    assert_int_equal(stack_findings_report(&b, &f, "  "), 0);
+    buf_u8(&b, 0);
+    assert_string_equal((const char *)buf_data(&b), want);
+    buf_fini(&b);
+    stack_findings_fini(&f);
+    stack_sample_fini(&s);
+}
 
 static void fill(struct stack_sample *s)
 {
@@ -448,7 +646,7 @@ static void a_node_is_printed_and_read_again(void **state)
 
     (void)state;
     fill(&s);
-    s.ranks[3].processes[0].missing = "py-spy: \"no\"\n";
+    s.ranks[3].processes[0].missing = "py-spy: \"no\"";
     s.ranks[3].processes[0].wchan = "x";
     buf_init(&b, SIZE_MAX);
     buf_init(&again, SIZE_MAX);
@@ -468,6 +666,36 @@ static void a_node_is_printed_and_read_again(void **state)
     assert_true(buf_len(&again) > 0);
     buf_fini(&again);
     buf_fini(&b);
+    stack_sample_fini(&s);
+}
+
+/* Every text of another machine is shown on a terminal sooner or later. */
+static void what_another_node_sends_is_escaped(void **state)
+{
+#define EVIL "a\\u001b]0;x\\u0007\\nb"
+    static const char text[] =
+        "{\"node\": \"" EVIL "\", \"notes\": [\"" EVIL "\"], \"ranks\": [{\"rank\": "
+        "0, \"processes\": [{\"pid\": 3, \"state\": \"S\", \"command\": \"" EVIL
+        "\", \"missing\": \"" EVIL "\", \"threads\": [{\"name\": \"" EVIL
+        "\", \"python\": [[\"" EVIL "\", \"" EVIL "\", 1]]}]}]}]}";
+    struct stack_sample s = { 0 };
+    struct stack_findings f;
+    struct buf b;
+
+    (void)state;
+    assert_int_equal(stack_sample_parse(&s, span_str(text), NULL), 0);
+    assert_string_equal(s.ranks[0].node, "a\\x1b]0;x\\x07\\x0ab");
+    assert_int_equal(stack_findings_make(&f, &s), 0);
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(stack_findings_print(&b, &f, &s), 0);
+    assert_int_equal(stack_findings_report(&b, &f, ""), 0);
+    assert_int_equal(stack_rank_print(&b, &s.ranks[0]), 0);
+    assert_true(buf_len(&b) > 0);
+    for (size_t i = 0; i < buf_len(&b); i++)
+        assert_true(buf_data(&b)[i] >= ' ' || buf_data(&b)[i] == '\n');
+    assert_null(memmem(buf_data(&b), buf_len(&b), "\nb", 2));
+    buf_fini(&b);
+    stack_findings_fini(&f);
     stack_sample_fini(&s);
 }
 
@@ -532,6 +760,10 @@ int main(void)
         cmocka_unit_test(a_signal_is_sent_to_whoever_listens),
         cmocka_unit_test(proc_is_read_whatever_a_command_is_called),
         cmocka_unit_test(verdicts),
+        cmocka_unit_test(what_was_not_read_does_not_differ),
+        cmocka_unit_test(what_is_below_python_is_told),
+        cmocka_unit_test(a_stuck_loader_is_in_its_ranks_report),
+        cmocka_unit_test(what_another_node_sends_is_escaped),
         cmocka_unit_test(equal_stacks_are_told_once_the_odd_ones_first),
         cmocka_unit_test(a_hang_is_told_with_those_who_wait_first),
         cmocka_unit_test(a_node_is_printed_and_read_again),
