@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "job/channel.h"
 #include "job/core/last_words.h"
+#include "job/core/verdict.h"
 #include "launch/core/worker_env.h"
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
@@ -139,6 +140,7 @@ struct agent {
         int64_t failed_round;
         struct gone_nodes gone; /* since this round began */
         uint32_t gone_node;     /* the last whose end was told, by number; 0: none */
+        struct restart_lines restarts; /* what was said of them */
         char refusal[512]; /* why the workers could not be started, for all nodes */
         void (*leave)(struct agent *a);
         struct deadline stragglers; /* after the loss of the coordinator */
@@ -215,6 +217,8 @@ void agent_words_fini(struct failure_words *words);
 
 /* job.c */
 int64_t agent_job_round(const struct agent *a); /* as the job counts them */
+/* The level of a message about a restart: lower while restarts are only counted. */
+enum note_level agent_restart_level(const struct agent *a, enum note_level usual);
 int agent_job_open(struct agent *a, struct muster_error *err);
 void agent_job_close(struct agent *a);
 void agent_job_joined(struct agent *a); /* a round: find its coordinator */

@@ -255,12 +255,12 @@ void agent_failed(struct agent *a)
     }
     const struct failure *f = &a->failures[failure_root(a->failures, a->failure_count)];
     if (a->config->entry == ENTRY_RUN_PATH)
-        note(a->opts.log, NOTE_ERROR, AT_FAILED_FN,
+        note(a->opts.log, agent_restart_level(a, NOTE_ERROR), AT_FAILED_FN,
              "failed (exitcode: %d) local_rank: %" PRId64
              " (pid: %d) of fn: run_script_path (start_method: %s)",
              f->code, f->local_rank, f->pid, a->config->start_method);
     else
-        note(a->opts.log, NOTE_ERROR, AT_FAILED,
+        note(a->opts.log, agent_restart_level(a, NOTE_ERROR), AT_FAILED,
              "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
              f->code, f->local_rank, f->pid, worker_binary(a->config));
     log_script(a, f);

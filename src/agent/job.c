@@ -13,7 +13,6 @@
 #include "base/mem.h"
 #include "job/core/judge.h"
 #include "job/core/report.h"
-#include "job/core/verdict.h"
 #include "loop/clock.h"
 
 #define LAST_MS 3000u /* before AGENT_CLOSE_MS, when the run is closed for all */
@@ -96,6 +95,11 @@ static bool all_warm(const struct agent *a)
     return true;
 }
 
+enum note_level agent_restart_level(const struct agent *a, enum note_level usual)
+{
+    return a->job.restarts.skipped ? NOTE_DEBUG : usual;
+}
+
 /* All nodes have started their workers after a restart; said once. Nodes of a static
  * rendezvous restart each for itself. */
 static void log_back_at_work(struct agent *a, const struct record_entry *e)
@@ -110,8 +114,8 @@ static void log_back_at_work(struct agent *a, const struct record_entry *e)
 
     (void)snprintf(after, sizeof after, ms < 1000 ? "%.0f ms" : "%.1f s",
                    ms < 1000 ? ms : ms / 1e3);
-    note(a->opts.log, NOTE_WARN, AT_JOB,
-         "%" PRId64 " rank%s on %" PRId64 " node%s at work again after %s%s",
+    note(a->opts.log, agent_restart_level(a, NOTE_WARN), AT_JOB,
+         "%" PRId64 " rank%s on %" PRId64 " node%s started again after %s%s",
          round.total, round.total == 1 ? "" : "s", round.count,
          round.count == 1 ? "" : "s", after, all_warm(a) ? " (warm)" : "");
     a->job.failed_us = 0;
@@ -163,7 +167,8 @@ static void on_entry(void *ctx, const struct record_entry *e)
     agent_status_news(a);
     if (e->kind == RECORD_RESTART) {
         agent_log_restart(a, e);
-        agent_write_report(a);
+        if (a->job.restarts.skipped == 0)
+            agent_write_report(a);
     }
     if ((e->kind == RECORD_LOST || e->kind == RECORD_LEFT) && is_news(a, e))
         on_node_gone(a, e);
@@ -324,9 +329,9 @@ static void agent_log_restart(struct agent *a, const struct record_entry *e)
     buf_init(&b, 4096);
     if (e->cause == CAUSE_NODE_LOST)
         a->job.gone_node = e->node;
-    (void)restart_print(&b, e);
+    const bool shown = restart_print_once(&b, &a->job.restarts, e);
     (void)buf_u8(&b, 0);
-    if (buf_error(&b) == 0)
+    if (shown && buf_error(&b) == 0)
         note(a->opts.log, NOTE_WARN, AT_JOB, "%s", (const char *)buf_data(&b));
     buf_fini(&b);
 }

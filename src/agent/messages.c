@@ -155,8 +155,9 @@ void agent_log(struct agent *a, const struct agent_core_fx *fx)
     case AGENT_FX_SIGNAL:
         if (worker_of(a, fx)->pid == 0) /* It was never started. */
             break;
-        note(n, NOTE_WARN, AT_CLOSING, "Sending process %d closing signal %s",
-             (int)worker_of(a, fx)->pid, agent_signal_name(fx->sig));
+        note(n, agent_restart_level(a, NOTE_WARN), AT_CLOSING,
+             "Sending process %d closing signal %s", (int)worker_of(a, fx)->pid,
+             agent_signal_name(fx->sig));
         break;
     case AGENT_FX_LOG_WAITING:
         log_waiting(a);

@@ -141,7 +141,8 @@ static json_t *config_json(const struct launch_config *c)
         text_or_null(c->hang), "hang_action", hang_action_name(c->hang_action),
         "progress_file", text_or_null(c->progress_file), "on_failure",
         c->on_failure_finish ? "finish" : "stop", "report", text_or_null(c->report),
-        "restart_grace", (double)c->restart_grace_ms / 1000);
+        "restart_grace", (double)c->restart_grace_ms / 1000, "log_attempts",
+        (json_int_t)c->log_attempts);
 }
 
 /* The fewest digits that give this number back: 0.1, not 0.10000000000000001. */

@@ -1,6 +1,7 @@
 /* directories.c - see directories.h. */
 #include "logs/directories.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -160,6 +161,24 @@ int log_dirs_renew(const char *run, const char *name, char **moved_to,
     }
     mem_free(path);
     return rc;
+}
+
+void log_dirs_forget(const char *run, const char *name)
+{
+    const size_t n = strlen(name);
+    char *path = mem_printf("%s/%s", run, name);
+    char *earlier = mem_printf("%s/earlier", run);
+    DIR *dir = earlier ? opendir(earlier) : NULL;
+
+    if (path)
+        (void)remove_tree(AT_FDCWD, path);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (strncmp(e->d_name, name, n) == 0 && e->d_name[n] == '.')
+            (void)remove_tree(dirfd(dir), e->d_name);
+    if (dir)
+        closedir(dir);
+    mem_free(earlier);
+    mem_free(path);
 }
 
 static int remove_empty(const char *path, const struct stat *st, int type,

@@ -30,9 +30,11 @@ struct logs {
     struct captures *captures;          /* what goes to the console */
     int64_t began_at;                   /* size of the file that stderr is; -1: none */
     struct sweep *sweep;                /* NULL until many workers end well */
-    size_t sweeping;                    /* sweeps not yet closed */
-    bool closed, tidy;                  /* as soon as they are */
-    uv_timer_t later;                   /* for a drain with nothing to drain */
+    size_t sweeping;                    /* sweeps and forgettings not yet over */
+    int64_t
+        forgotten; /* last attempt that is not kept, or this node's first; -1: none */
+    bool closed, tidy; /* as soon as they are */
+    uv_timer_t later;  /* for a drain with nothing to drain */
     void (*drained)(void *ctx);
     void *drained_ctx;
 };
@@ -53,9 +55,12 @@ int logs_open(uv_loop_t *loop, const struct launch_config *config,
 
     if (!l)
         return err_nomem(err);
-    *l = (struct logs){
-        .loop = loop, .config = config, .log = log, .envp = envp, .filtered = { -1, -1 }
-    };
+    *l = (struct logs){ .loop = loop,
+                        .config = config,
+                        .log = log,
+                        .envp = envp,
+                        .filtered = { -1, -1 },
+                        .forgotten = -1 };
     uv_timer_init(loop, &l->later);
     l->later.data = l;
     if (config->log_dir && strcmp(config->log_dir, "/dev/null") == 0) {
@@ -167,6 +172,64 @@ static void on_swept(void *ctx)
         finish(l);
 }
 
+/* --- attempts that are not kept --------------------------------------------------- */
+
+struct forgetting {
+    uv_work_t work;
+    struct logs *l;
+    char *run; /* owned */
+    int64_t from, to;
+};
+
+/* In a thread of libuv's pool: the next attempt does not wait for the disk. */
+static void forget(uv_work_t *work)
+{
+    const struct forgetting *f = work->data;
+
+    for (int64_t n = f->from; n <= f->to; n++) {
+        char name[32];
+
+        snprintf(name, sizeof name, "attempt_%" PRId64, n);
+        log_dirs_forget(f->run, name);
+    }
+}
+
+static void on_forgotten(uv_work_t *work, int status)
+{
+    struct forgetting *f = work->data;
+    struct logs *l = f->l;
+
+    (void)status;
+    mem_free(f->run);
+    mem_free(f);
+    on_swept(l);
+}
+
+/* Keeps the first attempt of this node and the last few, this one included. */
+static void forget_old_attempts(struct logs *l, int64_t attempt)
+{
+    const int64_t to = attempt - l->config->log_attempts;
+
+    if (l->forgotten < 0)
+        l->forgotten = attempt;
+    if (l->config->log_attempts == 0 || to <= l->forgotten)
+        return;
+    struct forgetting *f = mem_calloc(1, sizeof *f);
+    if (!f)
+        return;
+    *f = (struct forgetting){
+        .l = l, .run = mem_strdup(l->run), .from = l->forgotten + 1, .to = to
+    };
+    f->work.data = f;
+    if (f->run && uv_queue_work(l->loop, &f->work, forget, on_forgotten) == 0) {
+        l->forgotten = to;
+        l->sweeping++;
+        return;
+    }
+    mem_free(f->run);
+    mem_free(f);
+}
+
 static void end_sweep(struct logs *l)
 {
     if (l->sweep)
@@ -197,6 +260,7 @@ int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
         rc = next_attempt(l, attempt, err);
         if (rc != 0)
             return rc;
+        forget_old_attempts(l, attempt);
     }
     rc = open_filtered(l, 0, &l->config->stdout_needles, err);
     if (rc == 0)

@@ -205,7 +205,7 @@ def drop_tracebacks(lines: list[str]) -> list[str]:
 # What torchrun has nothing to say about: where it listens, and to whom.
 DOORS = re.compile(r"muster/rendezvous\] .*(this job has no secret|listens on every address)")
 VERDICT = re.compile(r"^muster: (the job failed|its |\d+ other rank|no restarts were|all \d+ restarts|the one restart|rank \d+ on |the whole story"
-                     r"|\d+ ranks? on \d+ nodes? at work again after |\S+ left the job|\S+ was lost )"
+                     r"|\d+ ranks? on \d+ nodes? started again after |\S+ left the job|\S+ was lost )"
                      r"|^ {10}( {2})?\S|.*muster/agent\] stopped by SIG")
 
 

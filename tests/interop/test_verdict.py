@@ -71,7 +71,7 @@ def test_restart_budget_of_the_job(tmp_path):
         for job in (a, b):
             lines = re.findall(r"^muster: rank 3 on \S+ failed: RuntimeError: bad data shard 17 \(ways_to_fail.py:\d+\)\. Restart (\d) of 3\.$", job.text(), re.M)
             assert lines == ["1", "2"], job.text()[-3000:]
-            assert len(re.findall(r"^muster: 4 ranks on 2 nodes at work again after [\d.]+ m?s$", job.text(), re.M)) == 2, job.text()[-3000:]
+            assert len(re.findall(r"^muster: 4 ranks on 2 nodes started again after [\d.]+ m?s$", job.text(), re.M)) == 2, job.text()[-3000:]
             assert sorted(set(re.findall(r"BEGIN \d (\d)", job.text()))) == ["0", "1", "2"]
     stories = [json.loads(r.read_text()) for r in report]
     assert stories[0] == stories[1]
@@ -243,6 +243,26 @@ def test_tee_alone(tmp_path):
     path = re.search(r"its output: (logs/\S+/attempt_0/0/stderr.log)", said)
     assert "exited with code 7" in said and "  disk is full\n" in said and path, said
     assert (tmp_path / path[1]).read_text() == "disk is full\n"
+
+
+def test_hundreds_of_restarts(tmp_path):
+    """Restarts with one cause are counted, not repeated; the report has the first and the last of everything."""
+    with Job(tmp_path, "j", "--standalone", "--max-restarts=400", "--report=report.json", "--log-dir=logs", "--log-attempts=5",
+             "--no-python", "sh", "-c", "exit 3") as job:
+        assert job.wait(300) == 1
+        text = job.text()
+    lines = re.findall(r"^muster: rank 0 on \S+ failed: exited with code 3.* Restart (\d+) of 400\.(?: \((\d+) restarts? with)?", text, re.M)
+    assert [int(n) for n, _ in lines[:3]] == [1, 2, 3] and int(lines[-1][0]) == 400, lines
+    assert len(lines) + sum(int(left or 0) for _, left in lines) == 400 and len(lines) < 50, lines
+    assert len(text.splitlines()) < 200, text
+    report = json.loads((tmp_path / "report.json").read_text())
+    fits(report, "report")
+    assert report["restarts"] == 400 and len(report["rounds"]) + report["rounds_omitted"] == 401
+    for name in ("rounds", "failures", "restart_causes"):
+        assert report[name][0]["round"] == 0 and report[name][-1]["round"] >= 399, name
+    (run,) = (tmp_path / "logs").iterdir()
+    kept = {int(d.name.removeprefix("attempt_")) for d in run.iterdir()}
+    assert kept == {0, 396, 397, 398, 399, 400}, kept
 
 
 def test_recorded_error(tmp_path):

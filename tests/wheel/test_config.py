@@ -55,6 +55,7 @@ assert theirs == options(logs_specs=muster.LogsSpecs(where, 1, {0: 3, 1: 2}, {0,
 assert theirs == options(logs_specs=muster.LogsSpecs(where, "1", "0:3,1:2", {0, 1}))
 assert "--numa-binding=node" in options(numa_options=NumaOptions(affinity_mode=AffinityMode.NODE))
 assert "--restart-grace=5s" in options(restart_grace="5s")
+assert "--log-attempts=5" in options(log_attempts=5)
 assert "--numa-binding=socket" in options(numa_options="socket")
 print("all well")
 """

@@ -54,8 +54,8 @@ class LaunchConfig:
     of ``--numa-binding``). ``event_log_handler`` is ``null`` or ``console``, which prints the
     events when the job is over. ``metrics_cfg`` has no effect, as in torch. ``warm`` is
     ``muster run --warm``, for functions: True, ``"auto"``, or the modules to import once.
-    ``hang`` (``"10m"``, ``"10m:restart"``), ``progress_file`` and ``restart_grace`` (``"5s"``)
-    are its flags of these names.
+    ``hang`` (``"10m"``, ``"10m:restart"``), ``progress_file``, ``restart_grace`` (``"5s"``) and
+    ``log_attempts`` are its flags of these names.
     """
 
     min_nodes: int
@@ -85,6 +85,7 @@ class LaunchConfig:
     hang: str | None = None
     progress_file: str | None = None
     restart_grace: str | None = None
+    log_attempts: int | None = None
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -163,6 +164,8 @@ class LaunchConfig:
             options.append(f"--progress-file={self.progress_file}")
         if self.restart_grace:
             options.append(f"--restart-grace={self.restart_grace}")
+        if self.log_attempts is not None:
+            options.append(f"--log-attempts={self.log_attempts}")
         return options + self._warm()
 
     def _warm(self) -> list[str]:

@@ -120,7 +120,7 @@ static bool is_job_line(struct span line)
 {
     return span_starts(line, "muster: ") &&
            !span_starts(line, "muster: the job failed") &&
-           (find(line, ". Restart ").n || find(line, " at work again after ").n ||
+           (find(line, ". Restart ").n || find(line, " started again after ").n ||
             find(line, " as a restart.").n || find(line, " left the job").n ||
             find(line, " was lost (").n);
 }

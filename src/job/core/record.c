@@ -108,6 +108,8 @@ void record_trim(struct record_entry *e)
 
 /* ---- the record ---- */
 
+#define FIRST_KEPT 16u /* of a kind, whatever comes later */
+
 struct record_slot {
     uint64_t number;
     enum record_kind kind;
@@ -130,26 +132,37 @@ void record_fini(struct record *r)
     *r = (struct record){ 0 };
 }
 
-/* Whether a is dropped before b, which is older. NODES go last: they have the hosts of
- * the other entries, and they are few, since one announces many nodes. */
-static bool drops_before(enum record_kind a, enum record_kind b)
+/* Kinds that a newer agent may send count as one. */
+static enum record_kind kind_of(const struct record_slot *slot)
 {
-    return a != RECORD_NODES && (b == RECORD_NODES || a < b);
+    return slot->kind < RECORD_KIND_COUNT ? slot->kind : RECORD_NONE;
 }
 
-/* The oldest entry of the least important kind, other than those numbered from..to. */
+/* The entry that is dropped when there are too many, other than those numbered
+ * from..to. It is of the kind of which there are most, so that each restart of
+ * thousands does not push out all that is less important. Of each kind the first few
+ * stay, since a job's first failure explains many others, and the last. NODES go last:
+ * they have the hosts of the other entries, and they are few, since one announces many
+ * nodes. */
 static size_t least(const struct record *r, uint64_t from, uint64_t to)
 {
-    size_t found = SIZE_MAX;
+    size_t counts[RECORD_KIND_COUNT] = { 0 };
+    enum record_kind most = RECORD_NODES;
 
     assert(r->count > 0);
-    for (size_t i = 0; i < r->count; i++) {
-        if (r->slots[i].number >= from && r->slots[i].number <= to)
-            continue;
-        if (found == SIZE_MAX || drops_before(r->slots[i].kind, r->slots[found].kind))
-            found = i;
-    }
-    return found == SIZE_MAX ? 0 : found;
+    for (size_t i = 0; i < r->count; i++)
+        if (r->slots[i].number < from || r->slots[i].number > to)
+            counts[kind_of(&r->slots[i])]++;
+    for (enum record_kind k = 0; k < RECORD_KIND_COUNT; k++)
+        if (k != RECORD_NODES && counts[k] > 0 &&
+            (most == RECORD_NODES || counts[k] > counts[most]))
+            most = k;
+    size_t skip = MIN_OF(counts[most] / 2, FIRST_KEPT);
+    for (size_t i = 0; i < r->count; i++)
+        if ((r->slots[i].number < from || r->slots[i].number > to) &&
+            kind_of(&r->slots[i]) == most && skip-- == 0)
+            return i;
+    return 0;
 }
 
 static void drop(struct record *r, size_t i)

@@ -4,8 +4,8 @@
  *
  * Every agent keeps one. The coordinator of the job (job/core/hub.h) numbers the
  * entries and passes them on, so that all agents have the same. Pure and bounded: at
- * most RECORD_ENTRIES are kept; when more come, the oldest of the least important kind
- * is dropped, and the totals still count it.
+ * most RECORD_ENTRIES are kept; when more come, one of the kind of which there are most
+ * is dropped, but not one of its first or last, and the totals still count it.
  *
  * Nothing in it grows with the number of nodes times the number of rounds: what each
  * node sends at the start of a round (its ranks, its phase times) is gathered by the

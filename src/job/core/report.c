@@ -159,29 +159,35 @@ static json_t *failure(const struct record_entry *e, const struct limits *l)
     return j;
 }
 
-/* How many of a kind are left out because newer ones fill the list. */
-static size_t too_old(const struct record *r, enum record_kind kind,
-                      const struct limits *l)
+static size_t count_of(const struct record *r, enum record_kind kind)
 {
     size_t count = 0;
 
     for (size_t i = 0; i < r->count; i++)
         count += record_at(r, i).kind == kind;
-    return count > l->failures ? count - l->failures : 0;
+    return count;
 }
 
-/* Lists the newest of a kind, the oldest of them first. */
+/* Whether the i-th of so many is listed: where there are too many the first ones are,
+ * up to a quarter of the list, and the last. */
+static bool is_listed(size_t i, size_t count, size_t most)
+{
+    return count <= most || i < most / 4 || i >= count - (most - most / 4);
+}
+
+/* Lists those of a kind, the oldest first. */
 static json_t *failures(const struct record *r, enum record_kind kind, bool counts,
                         const struct limits *l)
 {
+    const size_t count = count_of(r, kind);
     json_t *list = json_array();
-    size_t skip = too_old(r, kind, l);
+    size_t seen = 0;
 
     for (size_t i = 0; i < r->count; i++) {
         const struct record_entry e = record_at(r, i);
         json_t *j;
 
-        if (e.kind != kind || (skip && skip--))
+        if (e.kind != kind || !is_listed(seen++, count, l->failures))
             continue;
         j = failure(&e, l);
         if (counts) {
@@ -196,14 +202,16 @@ static json_t *failures(const struct record *r, enum record_kind kind, bool coun
 /* Lists what --hang has found, even if nothing was stopped for it. */
 static json_t *hangs(const struct record *r, const struct limits *l)
 {
+    const size_t count = count_of(r, RECORD_NOTE);
     json_t *list = json_array();
-    size_t skip = too_old(r, RECORD_NOTE, l);
+    size_t seen = 0;
 
     for (size_t i = 0; i < r->count; i++) {
         const struct record_entry e = record_at(r, i);
         json_t *j;
 
-        if (e.kind != RECORD_NOTE || (skip && skip--) || e.cause != CAUSE_HANG)
+        if (e.kind != RECORD_NOTE || !is_listed(seen++, count, l->failures) ||
+            e.cause != CAUSE_HANG)
             continue;
         j = json_object();
         add(j, "text", text(e.text, l));
@@ -296,15 +304,14 @@ static json_t *round_of(const struct record *r, const struct record_entry *e, bo
 
 static json_t *rounds(const struct record *r, const struct limits *l, int64_t *omitted)
 {
+    const size_t count = count_of(r, RECORD_ROUND);
     json_t *list = json_array();
-    size_t count = 0, seen = 0;
+    size_t seen = 0;
 
-    for (size_t i = 0; i < r->count; i++)
-        count += record_at(r, i).kind == RECORD_ROUND;
     for (size_t i = 0; i < r->count; i++) {
         const struct record_entry e = record_at(r, i);
 
-        if (e.kind != RECORD_ROUND || count - seen++ > l->rounds)
+        if (e.kind != RECORD_ROUND || !is_listed(seen++, count, l->rounds))
             continue;
         (void)json_array_append_new(list, round_of(r, &e, seen == count, l));
     }

@@ -5,11 +5,13 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#define RED       "\033[31m"
-#define DIM       "\033[2m"
-#define PLAIN     "\033[0m"
-#define INDENT    "          "
-#define WORDS_MAX 4 /* lines of stderr */
+#define RED            "\033[31m"
+#define DIM            "\033[2m"
+#define PLAIN          "\033[0m"
+#define EQUAL_SHOWN    3u       /* restarts with one cause, */
+#define EQUAL_QUIET_US 60000000 /* and then one in a minute */
+#define INDENT         "          "
+#define WORDS_MAX      4 /* lines of stderr */
 
 static void put(struct buf *out, struct span s)
 {
@@ -64,6 +66,43 @@ int restart_print(struct buf *out, const struct record_entry *e)
                                    "nodes came or went; this is not counted as a "
                                    "restart.");
     return buf_printf(out, ". Restart %" PRId64 " of %" PRId64 ".", e->count, e->total);
+}
+
+/* Which rank it was does not matter: if all fail in the same way, one of them is first.
+ */
+static uint64_t cause_of(const struct record_entry *e)
+{
+    const struct span texts[] = { e->text, e->place };
+    uint64_t hash = 0xcbf29ce484222325u ^ (uint64_t)e->cause;
+
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        for (size_t k = 0; k <= texts[i].n; k++)
+            hash = (hash ^ (k < texts[i].n ? texts[i].p[k] : 0)) * 0x100000001b3u;
+    return hash;
+}
+
+bool restart_print_once(struct buf *out, struct restart_lines *l,
+                        const struct record_entry *e)
+{
+    const uint64_t cause = cause_of(e);
+
+    l->equal = cause == l->cause ? l->equal + 1 : 1;
+    l->cause = cause;
+    if (l->equal > EQUAL_SHOWN && e->count != e->total &&
+        e->at_us - l->shown_us < EQUAL_QUIET_US && e->at_us >= l->shown_us) {
+        l->skipped++;
+        return false;
+    }
+    (void)restart_print(out, e);
+    if (l->skipped)
+        (void)buf_printf(out,
+                         " (%" PRIu64 " restart%s with one cause before it %s not "
+                         "shown.)",
+                         l->skipped, l->skipped == 1 ? "" : "s",
+                         l->skipped == 1 ? "is" : "are");
+    l->skipped = 0;
+    l->shown_us = e->at_us;
+    return true;
 }
 
 /* Which worker or node failed, and how. */

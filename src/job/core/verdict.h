@@ -15,6 +15,20 @@ struct verdict_style {
  * 3." One line, without newline. */
 int restart_print(struct buf *out, const struct record_entry *e);
 
+/* What was said of restarts so far; zeroed at the start. */
+struct restart_lines {
+    uint64_t cause;   /* of the last restart, as a number; equal for equal causes */
+    uint64_t equal;   /* restarts with this cause, one after the other */
+    uint64_t skipped; /* since a line was shown */
+    int64_t shown_us; /* when that was */
+};
+
+/* The same line, unless there have been several with the same cause within a minute:
+ * then false. The next line says how many were left out. The last restart of those that
+ * are allowed is always shown. */
+bool restart_print_once(struct buf *out, struct restart_lines *l,
+                        const struct record_entry *e);
+
 /* The last lines of a job that failed, at most ten. False: the record has no verdict,
  * or the job did not fail. */
 bool verdict_print(struct buf *out, const struct record *r,

@@ -42,6 +42,8 @@ struct rank_filter {
  * this is not meant for workers that have lost one of them; --restart-grace may be. */
 #define RESTART_GRACE_MOST_MS 30000u
 
+#define LOG_ATTEMPTS 100 /* if neither --log-attempts nor --log-dir is given */
+
 struct launch_config {
     /* Backend, endpoint as the user wrote it (static: made from the master's), run id
      * (never empty), number of nodes, options of --rdzv-conf (static: also "rank"). */
@@ -67,7 +69,8 @@ struct launch_config {
     int64_t shutdown_timeout_s; /* flag, else variable, else 30; variable may be < 0 */
     uint64_t restart_grace_ms;  /* for the workers of an attempt that is over */
 
-    char *log_dir;         /* NULL: not given */
+    char *log_dir;        /* NULL: not given */
+    int64_t log_attempts; /* of which the directories are kept, and the first; 0: all */
     char *prefix_template; /* of teed lines; NULL or empty: the default */
     struct stream_map redirects, tee;
     struct rank_filter filter;

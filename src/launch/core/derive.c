@@ -151,6 +151,21 @@ static int set_shutdown_timeout(struct deriving *d)
     return 0;
 }
 
+/* Nobody looks for the logs of thousands of attempts where nobody asked for logs. */
+static int set_log_attempts(struct deriving *d)
+{
+    const struct option_int *flag = &d->o->log_attempts;
+    const char *dir = d->o->log_dir;
+
+    if (flag->given && flag->value < 1)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "--log-attempts=%lld: give how many of the last attempts' log "
+                       "directories to keep, 1 or more",
+                       (long long)flag->value);
+    d->c->log_attempts = flag->given ? flag->value : dir && *dir ? 0 : LOG_ATTEMPTS;
+    return 0;
+}
+
 static int set_restart_grace(struct deriving *d)
 {
     const char *text = d->o->restart_grace;
@@ -323,6 +338,7 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
         check_log_dir,
         set_shutdown_timeout,
         set_restart_grace,
+        set_log_attempts,
         copy_plain_values,
         parse_hang,
         choose_entry,

@@ -69,6 +69,7 @@ struct options {
     const char *status_http;          /* likewise */
     const char *hang, *progress_file; /* likewise */
     const char *restart_grace;        /* likewise */
+    struct option_int log_attempts;
     const char *on_failure, *report;
     bool help; /* --help was met before any error: everything else is ignored */
     const char *print_completion; /* likewise; NULL: not given */

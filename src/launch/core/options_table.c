@@ -152,6 +152,10 @@ const struct option_spec options_table[] = {
       "TIME (5s, 500ms, 1m) that the other workers have to end when one has failed or "
       "nodes come and go, before they are killed; else what --shutdown-timeout says, "
       "at most 30 seconds." },
+    { "log-attempts", 0, OPTION_INT, OWNER_MUSTER, true, NULL, NULL,
+      FIELD(log_attempts),
+      "Keep the log directories of the first attempt and of the last N; else all in "
+      "--log-dir, and 100 where it is not given." },
     { "token-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(token_file),
       "File with the job's secret, the same on all nodes, mode 0600: only nodes that "
       "hold it can join, and only their workers reach the store. MUSTER_TOKEN may hold "

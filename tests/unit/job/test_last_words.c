@@ -216,6 +216,56 @@ static void test_verdict(void **state)
     record_fini(&r);
 }
 
+/* Restarts with one cause are counted: three are shown, one a minute, and the last. */
+static void test_equal_restarts(void **state)
+{
+    static const struct {
+        int64_t second, count, rank;
+        const char *text, *want; /* what is said; "": nothing */
+    } told[] = {
+        { 0, 1, 0, "a", "rank 0 on n failed: a. Restart 1 of 9." },
+        { 1, 2, 1, "a", "rank 1 on n failed: a. Restart 2 of 9." },
+        { 2, 3, 0, "a", "rank 0 on n failed: a. Restart 3 of 9." },
+        { 3, 4, 0, "a", "" },
+        { 61, 5, 0, "a", "" },
+        { 62, 6, 0, "a",
+          "rank 0 on n failed: a. Restart 6 of 9. (2 restarts with one cause before it "
+          "are not shown.)" },
+        { 63, 7, 0, "a", "" },
+        { 64, 8, 0, "b",
+          "rank 0 on n failed: b. Restart 8 of 9. (1 restart with one cause before it "
+          "is not shown.)" },
+        { 65, 8, 0, "b", "rank 0 on n failed: b. Restart 8 of 9." },
+        { 66, 8, 0, "b", "rank 0 on n failed: b. Restart 8 of 9." },
+        { 67, 8, 0, "b", "" },
+        { 68, 9, 0, "b",
+          "rank 0 on n failed: b. Restart 9 of 9. (1 restart with one cause before it "
+          "is not shown.)" },
+    };
+    struct restart_lines l = { 0 };
+    struct buf b;
+
+    (void)state;
+    buf_init(&b, SIZE_MAX);
+    for (size_t i = 0; i < ARRAY_LEN(told); i++) {
+        const struct record_entry e = { .kind = RECORD_RESTART,
+                                        .cause = CAUSE_EXCEPTION,
+                                        .at_us =
+                                            1000000 * (1700000000 + told[i].second),
+                                        .count = told[i].count,
+                                        .total = 9,
+                                        .rank = told[i].rank,
+                                        .host = span_str("n"),
+                                        .text = span_str(told[i].text) };
+
+        buf_clear(&b);
+        assert_int_equal(restart_print_once(&b, &l, &e), *told[i].want != '\0');
+        assert_true(span_eq(buf_span(&b), span_str(told[i].want)));
+        assert_int_equal(l.skipped > 0, *told[i].want == '\0');
+    }
+    buf_fini(&b);
+}
+
 /* Whether the last words are those of a program that aborted by itself. */
 static void test_aborts(void **state)
 {
@@ -249,7 +299,7 @@ static void test_shared_file(void **state)
         "muster: rank 3 on node2 failed: exited with code 7. Restart 1 of 3.\n"
         "muster: rank 3 on node2 failed: x. Other workers had been stopped already; "
         "this is not counted as a restart.\n"
-        "muster: 4 ranks on 2 nodes at work again after 21 ms\n"
+        "muster: 4 ranks on 2 nodes started again after 21 ms\n"
         "muster: node2 left the job (stopped by SIGTERM from pid 712)\n"
         "muster: node2 was lost (its connection broke); rank 3 was there\n"
         "muster: the job failed: inside\n"
@@ -276,7 +326,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shared_file), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_lines),       cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_verdict),     cmocka_unit_test(test_aborts),
+        cmocka_unit_test(test_verdict),     cmocka_unit_test(test_equal_restarts),
+        cmocka_unit_test(test_aborts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,6 +112,36 @@ static void test_bounded(void **state)
     record_fini(&r);
 }
 
+/* A job of ten thousand restarts: of everything the first and the last are kept. */
+static void test_first_and_last(void **state)
+{
+    static const enum record_kind kinds[] = { RECORD_ROUND,  RECORD_PHASES,
+                                              RECORD_FAILED, RECORD_ENDING,
+                                              RECORD_ENDED,  RECORD_RESTART };
+    const uint64_t rounds = 10000;
+    struct record_entry e = { .number = 1, .kind = RECORD_NODES };
+    struct record r;
+
+    (void)state;
+    record_init(&r);
+    assert_int_equal(record_add(&r, &e), 0);
+    for (uint64_t n = 0; n < rounds * ARRAY_LEN(kinds); n++) {
+        e = (struct record_entry){ .number = n + 2,
+                                   .kind = kinds[n % ARRAY_LEN(kinds)],
+                                   .round = (int64_t)(n / ARRAY_LEN(kinds)) };
+        assert_int_equal(record_add(&r, &e), 0);
+    }
+    assert_int_equal(r.count, RECORD_ENTRIES);
+    assert_int_equal(r.rounds, rounds);
+    assert_int_equal(record_at(&r, 0).kind, RECORD_NODES);
+    for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+        for (int64_t i = 0; i < 16; i++) {
+            assert_true(record_find(&r, kinds[k], i, &e));
+            assert_true(record_find(&r, kinds[k], (int64_t)rounds - 100 + i, &e));
+        }
+    record_fini(&r);
+}
+
 static void test_old_numbers(void **state)
 {
     struct record_entry e = failed(5);
@@ -262,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_phases),
         cmocka_unit_test(test_bounded),
+        cmocka_unit_test(test_first_and_last),
         cmocka_unit_test(test_old_numbers),
         cmocka_unit_test(test_bodies),
         cmocka_unit_test(test_no_memory),

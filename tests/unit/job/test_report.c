@@ -120,6 +120,16 @@ static void test_any_size(void **state)
     last = json_array_get(last, json_array_size(last) - 1);
     assert_int_equal(json_integer_value(json_object_get(last, "round")), 299);
     assert_int_equal(json_integer_value(json_object_get(last, "rank")), 5);
+    static const char *const lists[] = { "rounds", "restart_causes", "failures",
+                                         "hangs" };
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) { /* The first and the last stay. */
+        const json_t *list = json_object_get(j, lists[i]);
+        const json_t *first = json_array_get(list, 0);
+
+        last = json_array_get(list, json_array_size(list) - 1);
+        assert_int_equal(json_integer_value(json_object_get(first, "round")), 0);
+        assert_int_equal(json_integer_value(json_object_get(last, "round")), 299);
+    }
     json_decref(j);
     buf_fini(&b);
     record_fini(&r);

@@ -100,6 +100,9 @@ static const struct {
     { { { "--log-dir=afile", "x" } }, "log_dir: afile is a file" },
     { { { "--shutdown-timeout=-1", "x" } },
       "shutdown_timeout must be non-negative, got -1" },
+    { { { "--log-attempts=0", "x" } },
+      "--log-attempts=0: give how many of the last attempts' log directories to keep, "
+      "1 or more" },
     { { { "--restart-grace=5x", "x" } },
       "--restart-grace=5x: give a time, at most 30 days: 5s, 500ms, 1m30s, or 0 to "
       "kill at once" },
@@ -169,6 +172,30 @@ static void test_restart_grace(void **state)
         if (c.restart_grace_ms != rows[i].ms)
             fail_msg("%s: %lu ms", rows[i].said.words[0],
                      (unsigned long)c.restart_grace_ms);
+        launch_config_fini(&c);
+    }
+}
+
+static void test_log_attempts(void **state)
+{
+    static const struct {
+        struct said said;
+        int64_t attempts;
+    } rows[] = {
+        { { { "x" } }, LOG_ATTEMPTS },
+        { { { "--log-dir=l", "x" } }, 0 },
+        { { { "--log-dir=l", "--log-attempts=5", "x" } }, 5 },
+        { { { "MUSTER_LOG_ATTEMPTS=7", "x" } }, 7 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct launch_config c;
+        struct machine m;
+        struct muster_error err = { 0 };
+
+        assert_int_equal(derive(&c, &rows[i].said, false, &m, &err), 0);
+        assert_int_equal(c.log_attempts, rows[i].attempts);
         launch_config_fini(&c);
     }
 }
@@ -274,11 +301,9 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_restart_grace),
-        cmocka_unit_test(test_one_node_alone),
-        cmocka_unit_test(test_static),
-        cmocka_unit_test(test_warnings_and_lists),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_restart_grace),
+        cmocka_unit_test(test_log_attempts),  cmocka_unit_test(test_one_node_alone),
+        cmocka_unit_test(test_static),        cmocka_unit_test(test_warnings_and_lists),
         cmocka_unit_test(test_out_of_memory),
     };
 

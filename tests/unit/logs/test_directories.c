@@ -1,6 +1,7 @@
 /* test_directories.c - what is in the way of a new attempt's log directory. */
 #include "testing.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,9 +76,40 @@ static void renews(void **state)
     }
 }
 
+/* An attempt goes with its earlier rounds; others whose names begin alike stay. */
+static void forgets(void **state)
+{
+    static const struct {
+        const char *name;
+        bool stays;
+    } dirs[] = { { "attempt_1", false },
+                 { "attempt_10", true },
+                 { "earlier", true },
+                 { "earlier/attempt_1.0", false },
+                 { "earlier/attempt_1.1", false },
+                 { "earlier/attempt_10.0", true } };
+    char run[] = "/tmp/test_directories_XXXXXX", path[96];
+    struct stat st;
+
+    (void)state;
+    assert_non_null(mkdtemp(run));
+    for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
+        snprintf(path, sizeof path, "%s/%s", run, dirs[i].name);
+        make(FULL, path, NULL);
+    }
+    log_dirs_forget(run, "attempt_1");
+    log_dirs_forget(run, "attempt_2"); /* There is none. */
+    for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
+        snprintf(path, sizeof path, "%s/%s", run, dirs[i].name);
+        assert_int_equal(stat(path, &st) == 0, dirs[i].stays);
+    }
+    assert_true(remove_tree(AT_FDCWD, run));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(renews) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(renews),
+                                        cmocka_unit_test(forgets) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
