@@ -8,7 +8,7 @@ MINUTES ?= 5
 T       ?=
 TESTS_IN = $(BUILD)/$(1) -Dwerror=true -Db_lundef=false
 
-.PHONY: all help deps setup check test trials lint demo demo-torch bench asan tsan clang fuzz \
+.PHONY: all help deps setup check test trials trials-gpu lint demo demo-torch bench asan tsan clang fuzz \
     sim soak format install uninstall static deb wheel wheel-aarch64 clean
 
 all: setup ## build the product: build/muster and build/libmuster.so (half a minute)
@@ -39,6 +39,10 @@ trials: setup ## the long trials: hundreds of kills, seeds and faults (hours); T
 	@scripts/deps test
 	@ninja -C $(BUILD)
 	@tests/trials/run $(T)
+
+trials-gpu: setup ## for machines with GPUs: NCCL jobs, kills, hangs, warm workers; makes a report to send back
+	@ninja -C $(BUILD) product
+	@tests/gpu/run
 
 lint: setup ## the linter on every source
 	@scripts/deps check
