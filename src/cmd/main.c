@@ -19,6 +19,7 @@ const struct command commands[] = {
     { "status", cmd_status, "show what the jobs on this machine do" },
     { "stacks", cmd_stacks, "show where each rank of a job is now" },
     { "top", cmd_top, "show the jobs on this machine, live on the terminal" },
+    { "report", cmd_report, "show the report of a job that has ended" },
     { "completion", cmd_completion, "print a completion script for a shell" },
     { "help", cmd_help, "print the help of a command" },
     { NULL, NULL, NULL },

@@ -1,9 +1,12 @@
 /* top.c - `muster top`: shows the jobs on this machine, live on a terminal, with
  * ncurses.
  *
- * It asks once a second what `muster status` asks; keys choose what is shown of it. */
+ * It asks once a second what `muster status` asks; keys choose what is shown of it.
+ * From top to bottom: totals and the clock, what CPU and memory did in the last minute,
+ * the table, what the chosen rank wrote last if there is room, and the keys. */
 #include <errno.h>
 #include <fcntl.h>
+#include <langinfo.h>
 #include <locale.h>
 #include <math.h>
 #include <signal.h>
@@ -11,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -25,10 +29,28 @@
 #define REFRESH_MS   1000
 #define ROWS_MAX     20000u
 #define TEXT_MAX     (1u << 20)
-#define REMARK_LEAST 8u /* columns */
+#define MINUTE       60u  /* samples, one a second */
+#define HISTORIES    512u /* nodes; larger jobs show no history of a node */
+#define CAUSES_SHOWN 3u   /* restarts of a job */
+#define REMARK_LEAST 24u  /* columns; in fewer a remark gets a line of its own */
+#define PANEL_LEAST  4u   /* lines */
 
 #define RED    NCURSES_BITS(1U, 0) /* COLOR_PAIR(1) is a function without macros. */
 #define YELLOW NCURSES_BITS(2U, 0)
+#define GREEN  NCURSES_BITS(3U, 0)
+
+static const char keys_help[] =
+    "  up, down, page  choose a line           l  all last lines of a rank\n"
+    "  enter, space    open or close a node    k  stacks (`muster stacks`)\n"
+    "  a               open or close all       /  filter: nodes, states, ranks\n"
+    "  n r c m t       sort by node, rank,     ?  this help\n"
+    "                  CPU, memory, state      q  leave, or back\n"
+    "\n"
+    "The screen needs 60 columns; from 80 on it shows a minute of history for CPU and\n"
+    "memory, from 140 on bars. Full is 100 % of a CPU for each rank, and the memory "
+    "of\n"
+    "the node that uses most. Colours are used if the terminal has them and NO_COLOR\n"
+    "is not set; they repeat what the words say.\n";
 
 static const char help[] =
     "usage: muster top [JOB | HOST:PORT[/JOB]] [--token-file FILE]\n"
@@ -36,22 +58,25 @@ static const char help[] =
     "Shows the jobs on this machine, live. JOB is a run id (--rdzv-id) or the process\n"
     "number of an agent; without it all jobs of yours are shown. HOST:PORT asks the\n"
     "store of a job on other machines; if the job has a secret, --token-file or\n"
-    "MUSTER_TOKEN gives it.\n"
+    "MUSTER_TOKEN gives it. Keys (? shows more):\n"
     "\n"
-    "  up, down, page  choose a line          l  last lines of a worker\n"
-    "  enter, space    open or close a node   k  stacks (`muster stacks`)\n"
-    "  a               open or close all      q  leave, or back\n"
-    "  n r c m t       sort by node, rank, CPU, memory, state\n"
-    "\n"
-    "The screen needs 60 columns. Colours are used if the terminal has them and\n"
-    "NO_COLOR is not set; they repeat what the words say.\n";
+    "  up, down, page  choose a line           l  all last lines of a rank\n"
+    "  enter, space    open or close a node    k  stacks (`muster stacks`)\n"
+    "  n r c m t       sort                    /  filter      q  leave, or back\n";
 
-enum kind { ROW_JOB, ROW_NODE, ROW_WORKER };
+enum kind { ROW_JOB, ROW_CAUSE, ROW_NODE, ROW_REMARK, ROW_GPU, ROW_WORKER };
 
 struct row {
     enum kind kind;
-    const json_t *status, *node, *worker; /* borrowed from the answers */
+    const json_t *status, *node; /* borrowed from the answers, as is the next: */
+    const json_t *of;            /* the worker, the GPU or the restart; else NULL */
     double median;
+};
+
+/* What something used in each second of the last minute, the newest last. */
+struct history {
+    char key[160];
+    float cpu[MINUTE], memory[MINUTE];
 };
 
 struct top {
@@ -66,25 +91,100 @@ struct top {
     struct buf text; /* shown in place of the table, unless it is empty */
     char title[128];
     size_t text_first;
-    bool colors, over;
+    struct buf tail; /* what the chosen rank wrote last */
+    struct history *histories, total;
+    size_t history_count;
+    double most_memory; /* of a node, in the last minute */
+    time_t second;      /* of the newest samples */
+    size_t nodes, ranks;
+    char filter[64];
+    bool filtering; /* it is being typed */
+    bool colors, utf8, over;
     WINDOW *w;
 };
 
-/* --- rows ------------------------------------------------------------------------- */
+/* --- history ---------------------------------------------------------------------- */
 
-static void key_of(const struct row *r, char out[160])
+static void key_of(const json_t *status, const json_t *node, char out[160])
 {
-    const struct span id = json_span(json_object_get(r->status, "job"), "run_id");
+    const struct span id = json_span(json_object_get(status, "job"), "run_id");
 
     snprintf(out, 160, "%.*s/%.0f", (int)MIN_OF(id.n, (size_t)120), (const char *)id.p,
-             json_num(r->node, "node", 0));
+             json_num(node, "node", 0));
 }
+
+static struct history *history_find(struct top *t, const char *key)
+{
+    for (size_t i = 0; i < t->history_count; i++)
+        if (strcmp(t->histories[i].key, key) == 0)
+            return &t->histories[i];
+    return NULL;
+}
+
+static void history_shift(struct history *h, size_t by)
+{
+    by = MIN_OF(by, (size_t)MINUTE);
+    memmove(h->cpu, h->cpu + by, (MINUTE - by) * sizeof *h->cpu);
+    memmove(h->memory, h->memory + by, (MINUTE - by) * sizeof *h->memory);
+    memset(h->cpu + MINUTE - by, 0, by * sizeof *h->cpu);
+    memset(h->memory + MINUTE - by, 0, by * sizeof *h->memory);
+}
+
+static void history_sample(struct top *t, const json_t *status, const json_t *node)
+{
+    const float cpu = (float)json_num(node, "cpu", 0),
+                memory = (float)json_num(node, "memory", 0);
+    char key[160];
+
+    t->total.cpu[MINUTE - 1] += cpu;
+    t->total.memory[MINUTE - 1] += memory;
+    t->nodes++;
+    t->ranks += (size_t)json_count(node, "ranks");
+    key_of(status, node, key);
+    struct history *h = history_find(t, key);
+    if (!h && t->history_count < HISTORIES) {
+        h = &t->histories[t->history_count++];
+        *h = (struct history){ 0 };
+        memcpy(h->key, key, sizeof key);
+    }
+    if (h) {
+        h->cpu[MINUTE - 1] = cpu;
+        h->memory[MINUTE - 1] = memory;
+    }
+}
+
+static void history_update(struct top *t)
+{
+    const time_t now = time(NULL);
+    const size_t passed = now > t->second && t->second ? (size_t)(now - t->second) : 0;
+
+    t->second = now;
+    for (size_t i = 0; i < t->history_count; i++)
+        history_shift(&t->histories[i], passed);
+    history_shift(&t->total, passed);
+    t->total.cpu[MINUTE - 1] = t->total.memory[MINUTE - 1] = 0;
+    t->nodes = t->ranks = 0;
+    for (size_t i = 0; i < t->all.count; i++) {
+        const json_t *status = t->all.calls[i].answer, *node;
+        size_t k;
+
+        if (status && answers_is_first(&t->all, i))
+            json_array_foreach(json_object_get(status, "nodes"), k, node)
+                history_sample(t, status, node);
+    }
+    t->most_memory = 1;
+    for (size_t i = 0; i < t->history_count; i++)
+        for (size_t k = 0; k < MINUTE; k++)
+            t->most_memory = MAX_OF(t->most_memory, (double)t->histories[i].memory[k]);
+}
+
+/* --- rows ------------------------------------------------------------------------- */
 
 static bool is_open(const struct top *t, const struct row *r)
 {
     char key[160];
 
-    key_of(r, key);
+    key_of(r->status, r->node, key);
     return (json_object_get(t->open, key) != NULL) != t->open_all;
 }
 
@@ -92,6 +192,36 @@ static void add_row(struct top *t, struct row r)
 {
     if (t->count < ROWS_MAX)
         t->rows[t->count++] = r;
+}
+
+static bool has_text(const struct top *t, struct span text)
+{
+    char line[300];
+
+    (void)snprintf(line, sizeof line, "%.*s", (int)MIN_OF(text.n, sizeof line - 1),
+                   (const char *)text.p);
+    return strcasestr(line, t->filter) != NULL;
+}
+
+static bool worker_passes(const struct top *t, const json_t *w)
+{
+    char rank[32];
+
+    (void)snprintf(rank, sizeof rank, "rank %.0f", json_num(w, "rank", -1));
+    return strcasestr(rank, t->filter) || has_text(t, json_span(w, "state"));
+}
+
+static bool node_passes(const struct top *t, const json_t *node)
+{
+    const json_t *w;
+    size_t i;
+
+    if (!t->filter[0] || has_text(t, json_span(node, "name")) ||
+        has_text(t, json_span(node, "state")))
+        return true;
+    json_array_foreach(json_object_get(node, "workers"), i,
+                       w) if (worker_passes(t, w)) return true;
+    return false;
 }
 
 struct sorting {
@@ -118,6 +248,67 @@ static int compare(const void *a, const void *b)
     return c ? c : (v > w) - (v < w);
 }
 
+static size_t columns_used(const struct top *t);
+
+/* Without room for it beside the node, a remark gets a line of its own. */
+static bool remark_needs_line(const struct top *t, const struct row *r)
+{
+    struct buf b;
+
+    if ((size_t)getmaxx(t->w) >= columns_used(t) + REMARK_LEAST)
+        return false;
+    buf_init(&b, SIZE_MAX);
+    status_remark(&b, r->status, r->node, r->median);
+    const bool some = buf_len(&b) > 0;
+    buf_fini(&b);
+    return some;
+}
+
+/* A node, with its remark, devices and ranks below it. */
+static void add_node(struct top *t, struct row r)
+{
+    const json_t *of;
+    size_t k;
+
+    r.kind = ROW_NODE;
+    add_row(t, r);
+    if (remark_needs_line(t, &r)) {
+        r.kind = ROW_REMARK;
+        add_row(t, r);
+    }
+    if (!is_open(t, &r))
+        return;
+    r.kind = ROW_GPU;
+    json_array_foreach(json_object_get(r.node, "gpus"), k, of)
+    {
+        r.of = of;
+        add_row(t, r);
+    }
+    r.kind = ROW_WORKER;
+    json_array_foreach(json_object_get(r.node, "workers"), k, of)
+    {
+        r.of = of;
+        if (!t->filter[0] || worker_passes(t, of))
+            add_row(t, r);
+    }
+}
+
+/* The newest restarts of a job, with their causes. */
+static void add_causes(struct top *t, struct row r)
+{
+    const json_t *history = json_object_get(r.status, "history");
+    size_t shown = 0;
+
+    r.kind = ROW_CAUSE;
+    for (size_t i = json_array_size(history); i-- > 0 && shown < CAUSES_SHOWN;) {
+        r.of = json_array_get(history, i);
+        if (status_is_restart(r.of)) {
+            add_row(t, r);
+            shown++;
+        }
+    }
+}
+
 static void add_job(struct top *t, const json_t *status)
 {
     const json_t *nodes = json_object_get(status, "nodes");
@@ -126,26 +317,15 @@ static void add_job(struct top *t, const json_t *status)
     struct row r = { ROW_JOB, status, NULL, NULL, status_median(status) };
 
     add_row(t, r);
+    add_causes(t, r);
     for (size_t i = 0; order && i < n; i++)
         order[i] = (struct sorting){ json_array_get(nodes, i), t->sort };
     if (order)
         qsort(order, n, sizeof *order, compare);
     for (size_t i = 0; order && i < n; i++) {
-        const json_t *workers = json_object_get(order[i].node, "workers"), *w;
-        size_t k;
-
-        r.kind = ROW_NODE;
         r.node = order[i].node;
-        r.worker = NULL;
-        add_row(t, r);
-        if (!is_open(t, &r))
-            continue;
-        r.kind = ROW_WORKER;
-        json_array_foreach(workers, k, w)
-        {
-            r.worker = w;
-            add_row(t, r);
-        }
+        if (node_passes(t, r.node))
+            add_node(t, r);
     }
     mem_free(order);
 }
@@ -175,6 +355,7 @@ static void refresh_answers(struct top *t)
     } else {
         t->why = why; /* What was last known stays on the screen. */
     }
+    history_update(t);
     build_rows(t);
 }
 
@@ -222,21 +403,99 @@ static void put_field(struct buf *out, struct buf *field, size_t width, bool rig
     buf_clear(field);
 }
 
-static size_t name_width(const struct top *t)
+/* How wide the parts of the table are on a screen of this width. */
+struct widths {
+    size_t name, graph, bar; /* 0: no room for it */
+};
+
+static struct widths widths_of(const struct top *t)
 {
     const int columns = getmaxx(t->w);
 
-    return columns >= 100 ? 24 : columns >= 80 ? 18 : 14;
+    if (columns >= 140)
+        return (struct widths){ 24, 20, 10 };
+    if (columns >= 110)
+        return (struct widths){ 24, 20, 0 };
+    return (struct widths){ 14, columns >= 80 ? 8 : 0, 0 };
 }
 
-static void put_usage(struct buf *b, struct buf *f, const json_t *of)
+static size_t graph_columns(struct widths w)
+{
+    return (w.graph ? w.graph + 1 : 0) + (w.bar ? w.bar + 1 : 0);
+}
+
+static size_t columns_used(const struct top *t)
+{
+    const struct widths w = widths_of(t);
+
+    return 2 + w.name + 2 + 9 + 2 + 9 + 2 + 7 + 2 + 9 + 2 + 2 * graph_columns(w);
+}
+
+/* The minute in so many columns, each the most of its seconds. */
+static void put_graph(const struct top *t, struct buf *b, const float *minute,
+                      double full, size_t width)
+{
+    static const char *const utf8[] = { " ",      "\u2581", "\u2582",
+                                        "\u2583", "\u2584", "\u2585",
+                                        "\u2586", "\u2587", "\u2588" };
+    static const char *const ascii[] = { " ", ".", ".", ":", "-", "=", "+", "*", "#" };
+
+    for (size_t i = 0; i < width; i++) {
+        double most = 0;
+
+        for (size_t k = i * MINUTE / width; k < (i + 1) * MINUTE / width; k++)
+            most = MAX_OF(most, (double)minute[k]);
+        const double part = full > 0 ? most / full : 0;
+        const size_t level = part >= 1     ? 8
+                             : part > 0.01 ? 1 + (size_t)(part * 7.99)
+                                           : 0;
+        put_str(b, t->utf8 ? utf8[level] : ascii[level]);
+    }
+}
+
+static void put_bar(const struct top *t, struct buf *b, double now, double full,
+                    size_t width)
+{
+    const double part = full > 0 ? MIN_OF(now / full, 1.0) : 0;
+
+    for (size_t i = 0; i < width; i++)
+        put_str(b, part * (double)width > (double)i + 0.5 ? t->utf8 ? "\u2588" : "|"
+                   : t->utf8                              ? "\u2591"
+                                                          : ".");
+}
+
+/* A figure, its bar and its minute. */
+static void put_use(const struct top *t, struct buf *b, struct buf *f, size_t width,
+                    const float *minute, double full)
+{
+    const struct widths w = widths_of(t);
+
+    put_field(b, f, width, true);
+    if (!minute) {
+        for (size_t i = 0; i < graph_columns(w); i++)
+            put_str(b, " ");
+        return;
+    }
+    if (w.bar) {
+        put_bar(t, b, (double)minute[MINUTE - 1], full, w.bar);
+        put_str(b, " ");
+    }
+    if (w.graph) {
+        put_graph(t, b, minute, full, w.graph);
+        put_str(b, " ");
+    }
+}
+
+static void put_cpu(struct buf *f, const json_t *of)
 {
     if (json_object_get(of, "cpu"))
         (void)buf_printf(f, "%.0f %%", json_num(of, "cpu", 0));
-    put_field(b, f, 7, true);
+}
+
+static void put_memory(struct buf *f, const json_t *of)
+{
     if (json_object_get(of, "memory"))
         put_bytes(f, json_count(of, "memory"));
-    put_field(b, f, 9, true);
 }
 
 static attr_t color_of(const struct top *t, struct span state)
@@ -245,8 +504,9 @@ static attr_t color_of(const struct top *t, struct span state)
         return A_NORMAL;
     if (span_eq(state, span_str("lost")) || span_eq(state, span_str("failed")))
         return RED;
-    if (span_eq(state, span_str("running")) || span_eq(state, span_str("succeeded")) ||
-        span_eq(state, span_str("ended")))
+    if (span_eq(state, span_str("running")))
+        return GREEN;
+    if (span_eq(state, span_str("succeeded")) || span_eq(state, span_str("ended")))
         return A_NORMAL;
     return YELLOW;
 }
@@ -254,24 +514,43 @@ static attr_t color_of(const struct top *t, struct span state)
 static void draw_node(struct top *t, int y, const struct row *r, attr_t a,
                       struct buf *b)
 {
+    char key[160];
     struct buf f;
 
+    key_of(r->status, r->node, key);
+    const struct history *h = history_find(t, key);
     buf_init(&f, SIZE_MAX);
     put_str(b,
             json_object_get(r->node, "workers") ? is_open(t, r) ? "- " : "+ " : "  ");
     put_plain(&f, json_span(r->node, "name"));
-    put_field(b, &f, name_width(t), false);
+    put_field(b, &f, widths_of(t).name, false);
     status_ranks(&f, r->node);
     put_field(b, &f, 9, false);
     put_plain(&f, json_span(r->node, "state"));
     put_field(b, &f, 9, false);
-    put_usage(b, &f, r->node);
-    /* Without room for the remark, nothing of it could be read. */
-    if ((size_t)getmaxx(t->w) > plain_width(buf_span(b)) + REMARK_LEAST)
+    put_cpu(&f, r->node);
+    put_use(t, b, &f, 7, h ? h->cpu : NULL, 100 * json_num(r->node, "ranks", 1));
+    put_memory(&f, r->node);
+    put_use(t, b, &f, 9, h ? h->memory : NULL, t->most_memory);
+    if ((size_t)getmaxx(t->w) >= columns_used(t) + REMARK_LEAST)
         status_remark(&f, r->status, r->node, r->median);
     put_plain(b, buf_span(&f));
     buf_fini(&f);
     draw_line(t, y, b, a | color_of(t, json_span(r->node, "state")));
+}
+
+static void draw_gpu(struct top *t, int y, const struct row *r, attr_t a, struct buf *b)
+{
+    (void)buf_printf(b, "    GPU %.0f   %.0f %%   ", json_num(r->of, "index", 0),
+                     json_num(r->of, "utilization", 0));
+    put_bytes(b, json_count(r->of, "memory"));
+    put_str(b, " of ");
+    put_bytes(b, json_count(r->of, "memory_total"));
+    if (json_object_get(r->of, "temperature"))
+        (void)buf_printf(b, "   %.0f C", json_num(r->of, "temperature", 0));
+    put_str(b, "   ");
+    put_plain(b, json_span(r->of, "name"));
+    draw_line(t, y, b, a);
 }
 
 static void draw_worker(struct top *t, int y, const struct row *r, attr_t a,
@@ -280,17 +559,20 @@ static void draw_worker(struct top *t, int y, const struct row *r, attr_t a,
     struct buf f;
 
     buf_init(&f, SIZE_MAX);
-    (void)buf_printf(&f, "    rank %.0f", json_num(r->worker, "rank", -1));
-    put_field(b, &f, name_width(t) + 2, false);
-    (void)buf_printf(&f, "%.0f", json_num(r->worker, "pid", 0));
+    (void)buf_printf(&f, "    rank %.0f", json_num(r->of, "rank", -1));
+    put_field(b, &f, widths_of(t).name + 2, false);
+    (void)buf_printf(&f, "%.0f", json_num(r->of, "pid", 0));
     put_field(b, &f, 9, false);
-    put_plain(&f, json_span(r->worker, "state"));
+    put_plain(&f, json_span(r->of, "state"));
     put_field(b, &f, 9, false);
-    put_usage(b, &f, r->worker);
-    if (json_object_get(r->worker, "code"))
-        (void)buf_printf(b, "exit code %.0f", json_num(r->worker, "code", 0));
+    put_cpu(&f, r->of);
+    put_use(t, b, &f, 7, NULL, 0);
+    put_memory(&f, r->of);
+    put_use(t, b, &f, 9, NULL, 0);
+    if (json_object_get(r->of, "code"))
+        (void)buf_printf(b, "exit code %.0f", json_num(r->of, "code", 0));
     buf_fini(&f);
-    draw_line(t, y, b, a | color_of(t, json_span(r->worker, "state")));
+    draw_line(t, y, b, a | color_of(t, json_span(r->of, "state")));
 }
 
 static void draw_row(struct top *t, int y, size_t i)
@@ -302,11 +584,25 @@ static void draw_row(struct top *t, int y, size_t i)
     buf_init(&b, SIZE_MAX);
     switch (r->kind) {
     case ROW_JOB:
-        status_headline(&b, r->status);
+        /* A long name leaves room for the counts behind it. */
+        status_headline(&b, r->status, (size_t)MAX_OF(getmaxx(t->w) - 60, 12));
         draw_line(t, y, &b, a | A_BOLD);
+        break;
+    case ROW_CAUSE:
+        put_str(&b, "  restart ");
+        status_restart(&b, r->status, r->of);
+        draw_line(t, y, &b, a | (t->colors ? YELLOW : A_NORMAL));
         break;
     case ROW_NODE:
         draw_node(t, y, r, a, &b);
+        break;
+    case ROW_REMARK:
+        put_str(&b, "    ");
+        status_remark(&b, r->status, r->node, r->median);
+        draw_line(t, y, &b, a | A_DIM);
+        break;
+    case ROW_GPU:
+        draw_gpu(t, y, r, a, &b);
         break;
     case ROW_WORKER:
         draw_worker(t, y, r, a, &b);
@@ -315,24 +611,39 @@ static void draw_row(struct top *t, int y, size_t i)
     buf_fini(&b);
 }
 
+/* What all jobs use, with the clock; then the titles of the table. */
 static void draw_head(struct top *t)
 {
+    const struct widths w = widths_of(t);
+    const double full = 100.0 * (double)MAX_OF(t->ranks, (size_t)1);
     struct buf b, f;
+    char clock[16];
+    struct tm tm;
 
     buf_init(&b, SIZE_MAX);
     buf_init(&f, SIZE_MAX);
+    (void)strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&t->second, &tm));
+    (void)buf_printf(&b, "muster top %s  %zu node%s, %zu rank%s  CPU %.0f %%  ", clock,
+                     t->nodes, t->nodes == 1 ? "" : "s", t->ranks,
+                     t->ranks == 1 ? "" : "s", (double)t->total.cpu[MINUTE - 1]);
+    put_bytes(&b, (uint64_t)t->total.memory[MINUTE - 1]);
+    if (w.graph) {
+        put_str(&b, "  ");
+        put_graph(t, &b, t->total.cpu, full, w.graph);
+    }
+    draw_line(t, 0, &b, A_BOLD);
     put_str(&b, "  ");
     put_str(&f, "node");
-    put_field(&b, &f, name_width(t), false);
+    put_field(&b, &f, w.name, false);
     put_str(&f, "ranks/pid");
     put_field(&b, &f, 9, false);
     put_str(&f, "state");
     put_field(&b, &f, 9, false);
     put_str(&f, "CPU");
-    put_field(&b, &f, 7, true);
+    put_use(t, &b, &f, 7, NULL, 0);
     put_str(&f, "memory");
     put_field(&b, &f, 9, true);
-    draw_line(t, 0, &b, A_UNDERLINE);
+    draw_line(t, 1, &b, A_UNDERLINE);
     buf_fini(&f);
     buf_fini(&b);
 }
@@ -342,7 +653,13 @@ static void draw_foot(struct top *t, const char *keys)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    if (t->why.code) {
+    if (t->filtering || (t->filter[0] && !t->why.code)) {
+        put_str(&b, "/");
+        put_plain(&b, span_str(t->filter));
+        put_str(&b, t->filtering ? "_   enter: keep, escape: show all"
+                                 : "   / changes the filter, escape shows all");
+        draw_line(t, getmaxy(t->w) - 1, &b, A_BOLD);
+    } else if (t->why.code) {
         put_plain(&b, span_of(t->why.text, strcspn(t->why.text, "\n")));
         draw_line(t, getmaxy(t->w) - 1, &b, t->colors ? RED : A_BOLD);
     } else {
@@ -352,10 +669,42 @@ static void draw_foot(struct top *t, const char *keys)
     buf_fini(&b);
 }
 
+static int64_t chosen_rank(const struct top *t);
+
+/* The end of what the chosen rank wrote, in lines y to y + room - 1. */
+static void draw_panel(struct top *t, int y, size_t room)
+{
+    struct span rest = buf_span(&t->tail);
+    struct buf b;
+
+    buf_init(&b, SIZE_MAX);
+    (void)buf_printf(&b, "last lines of rank %lld ", (long long)chosen_rank(t));
+    draw_line(t, y++, &b, A_UNDERLINE);
+    while (rest.n && rest.p[rest.n - 1] == '\n')
+        rest.n--;
+    const uint8_t *from = rest.p + rest.n; /* Find where the last lines begin. */
+    for (size_t lines = 0; from > rest.p && (from[-1] != '\n' || ++lines < room - 1);)
+        from--;
+    rest = span_of(from, rest.n - (size_t)(from - rest.p));
+    for (size_t i = 1; i < room; i++) {
+        const uint8_t *end = rest.n ? memchr(rest.p, '\n', rest.n) : NULL;
+        const size_t n = end ? (size_t)(end - rest.p) : rest.n;
+
+        put_plain(&b, span_of(rest.p, n));
+        draw_line(t, y++, &b, A_NORMAL);
+        rest = end ? span_of(end + 1, rest.n - n - 1) : span_of(NULL, 0);
+    }
+    buf_fini(&b);
+}
+
 static void draw_table(struct top *t)
 {
     const int lines = getmaxy(t->w);
-    const size_t room = lines > 2 ? (size_t)lines - 2 : 1;
+    const size_t all = lines > 3 ? (size_t)lines - 3 : 1;
+    /* The table has what it needs, or at least half of the screen. */
+    const size_t half = MAX_OF(all / 2, MIN_OF(all, t->count + 1));
+    const bool panel = buf_len(&t->tail) && all - half >= PANEL_LEAST;
+    const size_t room = panel ? half : all;
 
     if (t->at < t->first)
         t->first = t->at;
@@ -363,20 +712,23 @@ static void draw_table(struct top *t)
         t->first = t->at - room + 1;
     draw_head(t);
     for (size_t i = 0; i < room; i++) {
-        (void)wmove(t->w, (int)i + 1, 0);
+        (void)wmove(t->w, (int)i + 2, 0);
         (void)wclrtoeol(t->w);
         if (t->first + i < t->count)
-            draw_row(t, (int)i + 1, t->first + i);
+            draw_row(t, (int)i + 2, t->first + i);
     }
+    if (panel)
+        draw_panel(t, (int)room + 2, all - room);
     if (t->count == 0 && !t->why.code) {
         struct buf b;
 
         buf_init(&b, SIZE_MAX);
         put_str(&b, "no job of yours runs on this machine");
-        draw_line(t, 1, &b, A_NORMAL);
+        draw_line(t, 2, &b, A_NORMAL);
         buf_fini(&b);
     }
-    draw_foot(t, "q leave  enter open  l lines  k stacks  sort: n r c m t");
+    draw_foot(
+        t, "q leave  enter open  l lines  k stacks  / filter  ? help  sort: n r c m t");
 }
 
 static size_t text_lines(const struct top *t)
@@ -432,12 +784,16 @@ static const struct row *chosen(const struct top *t)
     return t->at < t->count ? &t->rows[t->at] : NULL;
 }
 
-static int64_t chosen_rank(const struct row *r)
+/* The rank of the chosen line; a node's first one, and the first of a job. */
+static int64_t chosen_rank(const struct top *t)
 {
-    if (!r || !r->node)
+    const struct row *r = chosen(t);
+
+    if (!r)
         return -1;
-    return (int64_t)(r->worker ? json_num(r->worker, "rank", -1)
-                               : json_num(r->node, "first_rank", -1));
+    if (r->kind == ROW_WORKER)
+        return (int64_t)json_num(r->of, "rank", -1);
+    return r->node ? (int64_t)json_num(r->node, "first_rank", -1) : 0;
 }
 
 static void set_text(struct top *t, const char *title, struct span text)
@@ -460,29 +816,48 @@ static struct local_name answered_by(const struct top *t, const struct row *r)
     return (struct local_name){ 0 };
 }
 
+/* Asks for what a rank wrote last; without an answer the reason is the text. */
+static void get_lines(const struct top *t, int64_t rank, struct buf *out)
+{
+    struct local_call call = { .name = answered_by(t, chosen(t)) };
+
+    buf_clear(out);
+    if (!call.name.pid) {
+        put_str(out, "They can only be shown on a machine of the job.");
+        return;
+    }
+    json_t *ask = json_pack("{s:s, s:I}", "ask", "lines", "rank", (json_int_t)rank);
+    if (ask && local_socket_ask(ask, &call, 1, 2000, NULL) == 0 && call.answer)
+        (void)buf_append(out, json_string_value(call.answer),
+                         MIN_OF(json_string_length(call.answer), (size_t)TEXT_MAX));
+    else
+        put_str(out, call.error.text);
+    local_calls_fini(&call, 1);
+    json_decref(ask);
+}
+
+static void refresh_tail(struct top *t)
+{
+    const int64_t rank = chosen_rank(t);
+
+    buf_clear(&t->tail);
+    if (rank >= 0 && !buf_len(&t->text) && answered_by(t, chosen(t)).pid)
+        get_lines(t, rank, &t->tail);
+}
+
 static void show_lines(struct top *t)
 {
-    const struct row *r = chosen(t);
-    const int64_t rank = chosen_rank(r);
-    struct local_call call = { 0 };
+    const int64_t rank = chosen_rank(t);
     char title[64];
+    struct buf lines;
 
     if (rank < 0)
         return;
     snprintf(title, sizeof title, "last lines of rank %lld", (long long)rank);
-    call.name = answered_by(t, r);
-    if (!call.name.pid) {
-        set_text(t, title, span_str("They can only be shown on a machine of the job."));
-        return;
-    }
-    json_t *ask = json_pack("{s:s, s:I}", "ask", "lines", "rank", (json_int_t)rank);
-    if (ask && local_socket_ask(ask, &call, 1, 2000, NULL) == 0)
-        set_text(t, title,
-                 call.answer ? span_of(json_string_value(call.answer),
-                                       json_string_length(call.answer))
-                             : span_str(call.error.text));
-    local_calls_fini(&call, 1);
-    json_decref(ask);
+    buf_init(&lines, SIZE_MAX);
+    get_lines(t, rank, &lines);
+    set_text(t, title, buf_span(&lines));
+    buf_fini(&lines);
 }
 
 /* `muster stacks` does the reading and the merging; its output is shown as it is. */
@@ -505,8 +880,8 @@ static void show_stacks(struct top *t)
     snprintf(job, sizeof job, "%.*s%s%.*s", far ? (int)strcspn(t->ask.job, "/") : 0,
              far ? t->ask.job : "", far ? "/" : "", (int)MIN_OF(id.n, 256u),
              (const char *)id.p);
-    if (r->worker) {
-        snprintf(rank, sizeof rank, "%lld", (long long)chosen_rank(r));
+    if (r->kind == ROW_WORKER) {
+        snprintf(rank, sizeof rank, "%lld", (long long)chosen_rank(t));
         argv[words++] = (char *)"--rank";
         argv[words++] = rank;
     }
@@ -547,21 +922,28 @@ static void toggle(struct top *t)
     const struct row *r = chosen(t);
     char key[160];
 
-    if (!r || r->kind == ROW_JOB)
+    if (!r || !r->node)
         return;
-    key_of(r, key);
+    key_of(r->status, r->node, key);
     if (json_object_get(t->open, key))
         json_object_del(t->open, key);
     else
         json_object_set_new(t->open, key, json_true());
-    while (t->rows[t->at].kind == ROW_WORKER)
+    while (t->rows[t->at].kind != ROW_NODE)
         t->at--; /* The chosen line may disappear, but that of its node stays. */
     build_rows(t);
 }
 
+/* A remark and a cause belong to the line above them. */
+static bool can_choose(const struct row *r)
+{
+    return r->kind != ROW_REMARK && r->kind != ROW_CAUSE;
+}
+
 static void move_by(struct top *t, long by)
 {
-    const long at = (long)t->at + by, last = (long)t->count - 1;
+    const long last = (long)t->count - 1;
+    long at = MAX_OF(0L, MIN_OF((long)t->at + by, last));
 
     if (buf_len(&t->text)) {
         const long first = (long)t->text_first + by;
@@ -569,20 +951,56 @@ static void move_by(struct top *t, long by)
         t->text_first = first > 0 ? (size_t)first : 0;
         return;
     }
-    t->at = at < 0 || last < 0 ? 0 : (size_t)MIN_OF(at, last);
+    while (by > 0 && at < last && !can_choose(&t->rows[at]))
+        at++;
+    while (at > 0 && !can_choose(&t->rows[at]))
+        at--;
+    t->at = (size_t)at;
+}
+
+/* A key while the filter is being typed. */
+static void on_filter_key(struct top *t, int key)
+{
+    const size_t n = strlen(t->filter);
+
+    if (key == 27)
+        t->filter[0] = '\0';
+    else if ((key == KEY_BACKSPACE || key == 127 || key == 8) && n)
+        t->filter[n - 1] = '\0';
+    else if (key > ' ' - 1 && key < 127 && n + 1 < sizeof t->filter) {
+        t->filter[n] = (char)key;
+        t->filter[n + 1] = '\0';
+    }
+    t->filtering = key != 27 && key != '\n' && key != '\r' && key != KEY_ENTER;
+    build_rows(t);
 }
 
 static void on_key(struct top *t, int key)
 {
     const long page = getmaxy(t->w) > 4 ? getmaxy(t->w) - 3 : 1;
 
+    if (t->filtering) {
+        on_filter_key(t, key);
+        return;
+    }
     switch (key) {
     case 'q':
     case 27:
-        if (buf_len(&t->text))
+        if (buf_len(&t->text)) {
             buf_clear(&t->text);
-        else
-            t->over = key == 'q';
+        } else if (key == 27) {
+            t->filter[0] = '\0';
+            build_rows(t);
+        } else {
+            t->over = true;
+        }
+        break;
+    case '/':
+        t->filtering = true;
+        break;
+    case '?':
+        set_text(t, "keys", span_str(keys_help));
+        t->text_first = 0;
         break;
     case KEY_UP:
         move_by(t, -1);
@@ -659,6 +1077,7 @@ static int open_screen(struct top *t, struct muster_error *err)
         (void)use_default_colors();
         (void)init_pair(1, COLOR_RED, -1);
         (void)init_pair(2, COLOR_YELLOW, -1);
+        (void)init_pair(3, COLOR_GREEN, -1);
         t->colors = true;
     }
     return 0;
@@ -668,6 +1087,7 @@ static void run(struct top *t)
 {
     while (!t->over) {
         refresh_answers(t);
+        refresh_tail(t);
         draw(t);
         wtimeout(t->w, REFRESH_MS);
         for (int key; !t->over && (key = wgetch(t->w)) != ERR;) {
@@ -684,10 +1104,13 @@ static int show(void *args, struct muster_error *err)
     int rc = 0;
 
     (void)setlocale(LC_CTYPE, "");
+    t->utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
     buf_init(&t->text, SIZE_MAX);
+    buf_init(&t->tail, SIZE_MAX);
     t->rows = mem_calloc(ROWS_MAX, sizeof *t->rows);
+    t->histories = mem_calloc(HISTORIES, sizeof *t->histories);
     t->open = json_object();
-    if (!t->rows || !t->open)
+    if (!t->rows || !t->histories || !t->open)
         rc = err_nomem(err);
     if (rc == 0 && t->ask.job) { /* Report a missing job before the screen changes. */
         struct answers all;
@@ -705,7 +1128,9 @@ static int show(void *args, struct muster_error *err)
     answers_fini(&t->all);
     json_decref(t->open);
     mem_free(t->rows);
+    mem_free(t->histories);
     buf_fini(&t->text);
+    buf_fini(&t->tail);
     return rc;
 }
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from trace_rules import check_trace
-from watched import ROOT, Job, free_port, get, running, start, status, stop, until, url, write_worker
+from watched import ROOT, Job, free_port, get, muster, running, start, status, stop, until, url, write_worker
 
 NODE = ROOT / "build" / "node"
 SHOTS = ROOT / "build" / "screenshots"
@@ -96,7 +96,8 @@ def test_a_jobs_life(tmp_path, browser):
         looks(browser, address, "running")
         browser("open", "live", url=address, width=DESK[0], height=DESK[1], scheme="light")
         browser("wait", "live", selector="#events", contains="Round 0 began: 3 nodes, 6 ranks")
-        assert len(browser("text", "live", selector=".cell")) == 6
+        assert browser("text", "live", selector=".cell") == ["0", "1", "2", "3", "4", "5"]
+        browser("wait", "live", selector="#nodes .graph", contains="")
         assert len(browser("text", "live", selector="#nodes tr")) == 3
 
         browser("click", "live", selector=".cell >> nth=3")
@@ -120,6 +121,8 @@ def test_a_jobs_life(tmp_path, browser):
         browser("wait", "live", selector="#events", contains="bad data shard 17 <b> (train.py:10)")
         browser("wait", "live", selector="#events", contains="Round 1 began")
         browser("wait", "live", selector="#facts", contains="1 of 3")
+        told = browser("text", "live", selector="#events")[0]
+        assert told.count("bad data shard 17") == 1, told  # a failure is told once
         looks(browser, address, "restarted")
 
         running(first, 3)
@@ -155,7 +158,8 @@ def test_a_jobs_life(tmp_path, browser):
 
 
 def test_a_failure_for_good_is_told_at_the_end(tmp_path, browser):
-    j = start(tmp_path, "--standalone", "--max-restarts", "0", run_id="<i>evil</i>\x1b[2J")
+    report, page = tmp_path / "report.json", tmp_path / "report.html"
+    j = start(tmp_path, "--standalone", "--max-restarts", "0", "--report", report, run_id="<i>evil</i>\x1b[2J")
     try:
         running(j)
         browser("open", "fail", url=url(j), width=DESK[0], height=DESK[1], scheme="dark")
@@ -165,7 +169,7 @@ def test_a_failure_for_good_is_told_at_the_end(tmp_path, browser):
         browser("wait", "fail", selector="#news", contains="the job has ended")
         browser("shot", "fail", file=str(SHOTS / "failed-desk-dark.png"))
         assert browser("text", "fail", selector="#state") == ["failed"]
-        assert browser("text", "fail", selector=".cell") == ["D", "F"]  # rank 0 ended because of it
+        assert browser("text", "fail", selector=".cell") == ["D0", "F1"]  # rank 0 ended because of it
         verdict = browser("text", "fail", selector="#verdict")[0]
         assert "rank 1" in verdict and "RuntimeError: bad data shard 17 <b> (train.py:10)" in verdict, verdict
         assert "raise RuntimeError" in verdict
@@ -173,6 +177,34 @@ def test_a_failure_for_good_is_told_at_the_end(tmp_path, browser):
         assert browser("errors") == []
     finally:
         stop(j)
+    # The morning after, from the report alone: the same page, and a summary.
+    said = muster("report", report, "-o", page).stdout
+    assert "RuntimeError: bad data shard 17 <b> (train.py:10)" in said and "raise RuntimeError" in said, said
+    assert "\x1b" not in said and "\x1b" not in page.read_text()
+    for form, (width, height), scheme in (("desk", DESK, "light"), ("phone", PHONE, "dark")):
+        browser("open", form, url=f"file://{page}", width=width, height=height, scheme=scheme)
+        browser("wait", form, selector="#news", contains="a report, as of")
+        browser("shot", form, file=str(SHOTS / f"report-{form}-{scheme}.png"))
+        assert browser("text", form, selector="#verdict")[0] == verdict
+        assert browser("text", form, selector=".cell") == ["D0", "F1"]
+        assert browser("axe", form) == [] and browser("sideways", form) <= 0
+        browser("close", form)
+    assert browser("errors") == []
+    browser("open", "bare", url=f"file://{page}", width=DESK[0], height=DESK[1], scheme="light", scripts=False)
+    assert "RuntimeError: bad data shard 17 <b>" in browser("text", "bare", selector="#plain pre")[0]
+
+
+@pytest.mark.parametrize("text, says", [
+    ("{", "is not JSON: line 1"), ("[]", "not a report of a job"), ("{}", "not a report of a job"),
+    ('{"schema": 9, "run_id": "x", "rounds": []}', "its schema is 9")])
+def test_what_is_no_report_is_told(tmp_path, text, says):
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    done = muster("report", path, check=False)
+    assert done.returncode == 1 and says in done.stderr and str(path) in done.stderr, done.stderr
+    done = muster("report", tmp_path / "nosuch", check=False)
+    assert done.returncode == 1 and "No such file" in done.stderr
+    assert muster("report", check=False).returncode == 2
 
 
 def test_while_it_waits_it_says_for_whom(tmp_path, browser):

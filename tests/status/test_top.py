@@ -98,11 +98,89 @@ def test_keys(job, screens):
     s.until("left 0")
 
 
+def test_the_head_the_history_and_the_last_lines(job, screens):
+    """Totals and a clock, a minute of CPU, what the chosen rank writes, in colour and in words."""
+    s = screens(80, 24, job.pid, env="LC_ALL=C.UTF-8")
+    text = s.until("a word on stderr from rank 0")
+    head = text.splitlines()[0]
+    assert "1 node, 2 ranks" in head and "CPU" in head and "MiB" in head, head
+    assert "last lines of rank 0" in text
+    assert "\u2588" in text, "no memory in the history"
+    assert "\x1b[32m" in s.tmux("capture-pane", "-p", "-e"), "running is green"
+    s.keys("a")
+    s.until("rank 1 ")
+    for _ in range(3):
+        s.keys("Down")
+    s.until("last lines of rank 1")
+    s.keys("q")
+    s.until("left 0")
+
+
+def test_bars_on_a_wide_screen_and_plain_letters_elsewhere(job, screens):
+    s = screens(160, 50, job.pid, env="LC_ALL=C")
+    text = s.until("0-1")
+    node = next(line for line in text.splitlines() if "0-1" in line)
+    assert "||||||||||" in node and "#" in node, node  # memory: this node uses most of all
+    assert text.isascii()
+
+
+def test_filter_and_help(job, screens):
+    s = screens(80, 24, job.pid)
+    s.until("0-1")
+    s.keys("a")
+    s.until("rank 0 ")
+    s.keys("/", "rank 1", "Enter")
+    until(lambda: "rank 1 " in s.text() and "    rank 0 " not in s.text(), "the filter")
+    assert "/rank 1" in s.text().splitlines()[-1]
+    s.keys("Escape")
+    s.until("    rank 0 ")
+    s.keys("?")
+    assert "filter: nodes, states, ranks" in s.until("q back")
+    s.keys("q")
+    s.until("q leave")
+    s.keys("/", "nosuch", "Enter")
+    until(lambda: "0-1" not in s.text(), "nothing passes")
+    s.keys("Escape")
+    s.until("0-1")
+
+
+def test_restarts_and_their_causes(tmp_path, screens):
+    (tmp_path / "w.py").write_text(
+        "import os, time\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and os.environ['RANK'] == '1':\n"
+        "    raise RuntimeError('bad data shard 17')\n"
+        "time.sleep(600)\n")
+    j = subprocess.Popen([MUSTER, "run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", tmp_path / "w.py"],
+                         stderr=(tmp_path / "err").open("w"))
+    try:
+        until(lambda: muster("status", j.pid, check=False).returncode == 0, "the agent answers")
+        s = screens(80, 24, j.pid)
+        text = s.until("1 restart")
+        cause = next(line for line in text.splitlines() if "restart" in line and "ago" in line)
+        assert "rank 1 on" in cause and "RuntimeError: bad data shard 17 (w.py:3)" in cause
+        s.keys("q")
+    finally:
+        j.terminate()
+        j.wait(60)
+
+
+def test_a_store_has_a_name(screens):
+    j = subprocess.Popen([MUSTER, "store", "--bind", "127.0.0.1", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        address = j.stdout.readline().split()[-1]
+        s = screens(80, 24, address)
+        s.until(f"muster store {address}")
+        s.keys("q")
+    finally:
+        j.terminate()
+        j.wait(60)
+
+
 def test_without_colours(job, screens):
     s = screens(80, 24, job.pid, env="NO_COLOR=1")
     s.until("0-1")
     coloured = s.tmux("capture-pane", "-p", "-e")
-    assert "\x1b[31m" not in coloured and "\x1b[33m" not in coloured
+    assert "\x1b[31m" not in coloured and "\x1b[32m" not in coloured and "\x1b[33m" not in coloured
 
 
 def test_bad_input():

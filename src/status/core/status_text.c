@@ -125,23 +125,53 @@ static void status_cause(struct buf *out, const json_t *entry)
     }
 }
 
-static const json_t *newest(const json_t *status, const char *kind)
+bool status_is_restart(const json_t *entry)
+{
+    return is_text(entry, "kind", "RESTART");
+}
+
+void status_restart(struct buf *out, const json_t *status, const json_t *entry)
+{
+    put_duration(out, age_us(status, json_num(entry, "at", 0)));
+    put_str(out, " ago, ");
+    status_cause(out, entry);
+}
+
+static void put_last_restart(struct buf *out, const json_t *status)
 {
     const json_t *history = json_object_get(status, "history");
 
     for (size_t i = json_array_size(history); i-- > 0;)
-        if (is_text(json_array_get(history, i), "kind", kind))
-            return json_array_get(history, i);
-    return NULL;
+        if (status_is_restart(json_array_get(history, i))) {
+            put_str(out, " (last: ");
+            status_restart(out, status, json_array_get(history, i));
+            put_str(out, ")");
+            return;
+        }
 }
 
-void status_headline(struct buf *out, const json_t *status)
+static void put_store_line(struct buf *out, const json_t *status)
 {
     const json_t *job = json_object_get(status, "job");
-    const int64_t restarts = whole(job, "restarts", 0), round = whole(job, "round", -1);
-    const json_t *last = newest(status, "RESTART");
 
-    put_plain(out, json_span(job, "run_id"));
+    put_str(out, "muster store ");
+    put_plain(out, json_span(job, "endpoint"));
+    if (json_is_number(json_object_get(job, "began"))) {
+        put_str(out, ", serving ");
+        put_duration(out, age_us(status, json_num(job, "began", 0)));
+    }
+}
+
+void status_headline(struct buf *out, const json_t *status, size_t id_max)
+{
+    const json_t *job = json_object_get(status, "job");
+    const int64_t round = whole(job, "round", -1);
+
+    if (is_text(status, "scope", "store")) {
+        put_store_line(out, status);
+        return;
+    }
+    put_plain_cut(out, json_span(job, "run_id"), id_max);
     put_str(out, "   ");
     put_plain(out, json_span(job, "state"));
     put_str(out, " ");
@@ -153,14 +183,7 @@ void status_headline(struct buf *out, const json_t *status)
     put_str(out, ", ");
     put_count(out, whole(job, "ranks", 0), "rank", "ranks");
     put_str(out, ", ");
-    put_count(out, restarts, "restart", "restarts");
-    if (restarts && last) {
-        put_str(out, " (last: ");
-        put_duration(out, age_us(status, json_num(last, "at", 0)));
-        put_str(out, " ago, ");
-        status_cause(out, last);
-        put_str(out, ")");
-    }
+    put_count(out, whole(job, "restarts", 0), "restart", "restarts");
 }
 
 static int by_value(const void *a, const void *b)
@@ -479,19 +502,10 @@ void status_text(struct buf *out, const json_t *status, const struct status_styl
     const json_t *store = json_object_get(status, "store");
     const int64_t torch = whole(job, "torch_nodes", 0);
 
-    if (is_text(status, "scope", "store")) {
-        put_str(out, "muster store ");
-        put_plain(out, json_span(job, "endpoint"));
-        if (json_is_number(json_object_get(job, "began"))) {
-            put_str(out, ", serving ");
-            put_duration(out, age_us(status, json_num(job, "began", 0)));
-        }
-        put_str(out, "\n");
-    } else {
-        status_headline(out, status);
-        put_str(out, "\n");
-        put_nodes(out, status, s);
-    }
+    status_headline(out, status, SIZE_MAX);
+    put_last_restart(out, status);
+    put_str(out, "\n");
+    put_nodes(out, status, s);
     put_spares(out, json_object_get(job, "spares"));
     if (torch > 0) {
         put_str(out, "  and ");

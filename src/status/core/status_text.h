@@ -17,8 +17,12 @@ struct status_style {
 /* Errors stay in the buffer. */
 void status_text(struct buf *out, const json_t *status, const struct status_style *s);
 
-/* Parts of it, which `muster top` shows, too. Each is one line, without a newline. */
-void status_headline(struct buf *out, const json_t *status);
+/* Parts of it, which `muster top` shows, too. Each is one line, without a newline. The
+ * headline names the job or the store, a job by at most so many characters of its id; a
+ * restart is an entry of the history. */
+void status_headline(struct buf *out, const json_t *status, size_t id_max);
+void status_restart(struct buf *out, const json_t *status, const json_t *entry);
+bool status_is_restart(const json_t *entry);
 void status_ranks(struct buf *out, const json_t *node); /* "8-15" */
 void status_remark(struct buf *out, const json_t *status, const json_t *node,
                    double median);
