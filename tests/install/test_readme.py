@@ -18,18 +18,29 @@ TEXT = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.S)
             for line in block.splitlines() if line]
 EXAMPLES = [re.sub(r"\\\n\s*", " ", block).strip()
-            for block in re.findall(r"(?:^    .*\n)+", TEXT, re.M)]
+            for block in re.findall(r"(?:^    .*\n)+", re.sub(r"```.*?```", "", TEXT, flags=re.S), re.M)]
 ENV = dict(os.environ, PATH=f"{ROOT / 'build'}:{os.environ['PATH']}", OMP_NUM_THREADS="1",
            PYTHON_EXEC=sys.executable)
 
 
 def test_what_there_is_to_execute() -> None:
     assert COMMANDS[:2] == ["make demo", "make test"]  # the second is what runs this
-    assert len(COMMANDS) >= 4 and len(EXAMPLES) == 1
+    assert len(COMMANDS) >= 3 and len(EXAMPLES) == 1
+
+
+def test_what_a_newcomer_looks_for() -> None:
+    """Two minutes: gain first, a moving picture, three boxes of output, eight rows beside the others, five numbers."""
+    assert len(TEXT.splitlines()) < 150
+    assert "0.1 s" in TEXT.splitlines()[2] and "docs/guides/images/demo.svg" in TEXT.split("## ")[0]
+    boxes = re.findall(r"```\n(.*?)```", re.sub(r"```sh\n.*?```", "", TEXT, flags=re.S), re.S)
+    assert len(boxes) == 3 and "the job failed" in boxes[0] and "<-- differs" in boxes[1] and "missing" in boxes[2]
+    tables = [t.splitlines()[2:] for t in TEXT.split("\n\n") if re.match(r"\| (\| muster|work)", t)]
+    assert [len(t) for t in tables] == [8, 5]
+    assert "GPUs yet" in TEXT and "`make trials-gpu`" in TEXT
 
 
 @pytest.mark.parametrize("command", [
-    c for c in COMMANDS if "muster store" not in c and c != "make test"])
+    c for c in COMMANDS if c != "make test"])
 def test_commands(command: str) -> None:
     done = subprocess.run(command, shell=True, cwd=ROOT, env=ENV, text=True,
                           capture_output=True, timeout=280)
@@ -57,7 +68,8 @@ def test_every_target_is_there() -> None:
 
 
 def test_the_store() -> None:
-    (command,) = [c for c in COMMANDS if "muster store" in c]
+    text = (ROOT / "docs/guides/from-torchrun.md").read_text()
+    (command,) = re.findall(r"```sh\n(muster store.*)\n```", text)
     server = subprocess.Popen(shlex.split(command.replace("29400", "0")), env=ENV, text=True,
                               stdout=subprocess.PIPE)
     assert server.stdout.readline().startswith("listening on 127.0.0.1:")

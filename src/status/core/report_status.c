@@ -170,7 +170,7 @@ static json_t *workers(const json_t *report, const json_t *round, uint64_t first
     json_t *list = json_array();
 
     for (uint64_t i = 0; i < count && i < JOB_WORKERS_LISTED; i++) {
-        json_t *w = json_pack("{s:I, s:I}", "rank", (json_int_t)(first + i),
+        json_t *w = json_pack("{s:I, s:I}", "rank", (json_int_t)first + (json_int_t)i,
                               "local_rank", (json_int_t)i);
         int64_t code = 0;
         const bool known = code_of(round, first + i, &code);
