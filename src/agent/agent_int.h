@@ -33,6 +33,7 @@ struct agent_worker {
     bool asked_warm, forked; /* of the warm interpreter; by it */
     int code;                /* as Python has it */
     int64_t exited_us;       /* wall clock */
+    int64_t exited_mono_us;  /* the same by uv_hrtime() */
     uint64_t order;          /* of exits seen in this attempt */
     uint64_t stuck_since;    /* loop time; 0: not in uninterruptible sleep */
     char *error_file;        /* owned; "" if there is no log directory */

@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "job/core/judge.h"
 #include "job/core/report.h"
+#include "job/hub_driver.h"
 #include "loop/clock.h"
 
 #define LAST_MS 3000u /* before AGENT_CLOSE_MS, when the run is closed for all */
@@ -254,15 +255,27 @@ void agent_job_close(struct agent *a)
 static void begin(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
-    const int64_t restarts = channel_record(a->job.channel)->restarts;
+    const struct record *r = channel_record(a->job.channel);
+    const int64_t round = agent_job_round(a);
+    struct record_entry e;
 
     a->job.assigned = false;
     a->job.own_budget =
         is_static(a) || (ops->torch_nodes && ops->torch_nodes(a->handler) > 0);
+    /* A worker of another node has failed before we were ready to start ours: this
+     * round is over already. */
+    if (!a->job.own_budget && record_find(r, RECORD_VERDICT, round, &e)) {
+        agent_post(a, AGENT_EV_VERDICT, 0, 0);
+        return;
+    }
+    if (!a->job.own_budget && record_find(r, RECORD_RESTART, round, &e)) {
+        agent_post(a, AGENT_EV_LOST, 0, 0);
+        return;
+    }
     a->job.ranks_sent = true;
-    channel_ranks(a->job.channel, agent_job_round(a), a->range.base_rank,
-                  a->config->nproc, a->round.world_size, a->job.own_budget);
-    agent_post(a, AGENT_EV_ASSIGNED, restarts, !a->job.own_budget);
+    channel_ranks(a->job.channel, round, a->range.base_rank, a->config->nproc,
+                  a->round.world_size, a->job.own_budget);
+    agent_post(a, AGENT_EV_ASSIGNED, r->restarts, !a->job.own_budget);
 }
 
 /* All entries from before this round have arrived; above all, we know which restart it
@@ -412,9 +425,12 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
             return;
         }
     }
+    const bool away = channel_state(a->job.channel) == CHANNEL_CONNECTING;
     if (channel_shared(a->job.channel) && channel_is_local(a->job.channel))
         channel_wait_last(a->job.channel, LAST_MS, on_last_entry, a);
-    else if (a->config->report && channel_state(a->job.channel) != CHANNEL_CONNECTING &&
+    else if (a->core.why == WHY_SUCCESS && away) /* It may lack our report. */
+        channel_sync(a->job.channel, 500, on_last_entry, a);
+    else if (a->config->report && !away &&
              channel_state(a->job.channel) != CHANNEL_NONE)
         channel_sync(a->job.channel, 500, on_last_entry, a);
     else
@@ -544,17 +560,21 @@ static bool was_stopped(const struct agent *a, const struct agent_worker *w)
 
 static struct record_entry entry_of(const struct agent *a, int64_t i)
 {
-    return (struct record_entry){ .kind = RECORD_FAILED,
-                                  .cause = CAUSE_EXIT,
-                                  .round = agent_job_round(a),
-                                  .rank = a->range.base_rank + i,
-                                  .local_rank = i,
-                                  .pid = a->workers[i].pid,
-                                  .code = a->workers[i].code,
-                                  .at_us = a->workers[i].exited_us,
-                                  .count = a->attempt,
-                                  .total = a->job.own_budget ? a->config->max_restarts
-                                                             : -1 };
+    const struct hub_now now = hub_clock();
+
+    return (struct record_entry){
+        .kind = RECORD_FAILED,
+        .cause = CAUSE_EXIT,
+        .round = agent_job_round(a),
+        .rank = a->range.base_rank + i,
+        .local_rank = i,
+        .pid = a->workers[i].pid,
+        .code = a->workers[i].code,
+        /* The clock may have been set since it exited. */
+        .at_us = now.wall_us - ((int64_t)now.mono_us - a->workers[i].exited_mono_us),
+        .count = a->attempt,
+        .total = a->job.own_budget ? a->config->max_restarts : -1
+    };
 }
 
 /* "node1 was lost (no sign of life for 10.2 s): the job had its coordinator there;
@@ -697,10 +717,12 @@ static void publish(struct agent *a, int64_t i)
 
 void agent_job_exited(struct agent *a, int64_t i)
 {
-    const struct agent_worker *w = &a->workers[i];
+    const struct hub_now now = hub_clock();
+    struct agent_worker *w = &a->workers[i];
 
+    w->exited_mono_us = (int64_t)now.mono_us - MAX_OF(now.wall_us - w->exited_us, 0);
     if (w->code != 0 && !w->signalled && a->job.ranks_sent &&
-        a->core.phase == AGENT_RUNNING)
+        (a->core.phase == AGENT_STARTING || a->core.phase == AGENT_RUNNING))
         publish(a, i);
 }
 

@@ -30,6 +30,7 @@
 
 struct unacked {
     uint64_t seq;
+    struct hub_now published;
     uint8_t *bytes; /* owned: the entry */
     size_t size;
     struct unacked *next;
@@ -179,12 +180,15 @@ static void send_attach(struct channel *c)
 
 static void send_unacked(struct channel *c, const struct unacked *u)
 {
-    const struct hub_now now = hub_clock();
+    const uint64_t mono_us = hub_clock().mono_us;
 
+    /* The wall clock may have been set since the entry was published, and the entry's
+     * own time is from before that. So we send what the clock would say otherwise. */
     send_msg(c, &(struct job_msg){ .kind = JOB_PUBLISH,
                                    .seq = u->seq,
-                                   .mono_us = (int64_t)now.mono_us,
-                                   .wall_us = now.wall_us,
+                                   .mono_us = (int64_t)mono_us,
+                                   .wall_us = u->published.wall_us +
+                                              (int64_t)(mono_us - u->published.mono_us),
                                    .bytes = span_of(u->bytes, u->size) });
 }
 
@@ -654,11 +658,13 @@ static void no_coordinator(struct channel *c)
     set_state(c, CHANNEL_NO_COORDINATOR);
 }
 
-/* A store that cannot be reached may still be starting; any other outcome is final. */
+/* A store that cannot be reached may still be starting, and a connection that broke
+ * says nothing of the store; any other outcome is final. */
 static void caps_failed(struct channel *c, int status)
 {
     const bool may_come = status == MUSTER_EREFUSED || status == MUSTER_EUNREACH ||
-                          status == MUSTER_ERESOLVE;
+                          status == MUSTER_ERESOLVE || status == MUSTER_ECONN ||
+                          status == MUSTER_EHANGUP;
 
     if (!may_come || clock_mono_ms() >= c->caps_by_ms) {
         no_coordinator(c);
@@ -821,6 +827,7 @@ void channel_attach(struct channel *c, const char *host, uint16_t port, bool loc
     copy = mem_strdup(host);
     if (!copy)
         return;
+    channel_detach(c); /* Without a goodbye, the old coordinator would call us lost. */
     leave_coordinator(c);
     c->uncoordinated = false;
     mem_free(c->at_host);
@@ -867,6 +874,7 @@ bool channel_shared(const struct channel *c)
 
 int channel_publish(struct channel *c, const struct record_entry *e)
 {
+    const struct hub_now now = hub_clock();
     struct record_entry copy = *e;
     struct unacked *u;
     struct buf b;
@@ -874,7 +882,7 @@ int channel_publish(struct channel *c, const struct record_entry *e)
     if (c->unacked_count >= UNACKED_MAX)
         return MUSTER_EFULL;
     if (copy.at_us == 0)
-        copy.at_us = hub_clock().wall_us;
+        copy.at_us = now.wall_us;
     record_trim(&copy);
     buf_init(&b, SIZE_MAX);
     u = mem_calloc(1, sizeof *u);
@@ -883,7 +891,9 @@ int channel_publish(struct channel *c, const struct record_entry *e)
         buf_fini(&b);
         return MUSTER_ENOMEM;
     }
-    *u = (struct unacked){ .seq = c->next_seq++, .bytes = b.mem, .size = buf_len(&b) };
+    *u = (struct unacked){
+        .seq = c->next_seq++, .published = now, .bytes = b.mem, .size = buf_len(&b)
+    };
     *(c->last_unacked ? &c->last_unacked->next : &c->first_unacked) = u;
     c->last_unacked = u;
     c->unacked_count++;

@@ -180,6 +180,11 @@ static int agent_main(void *arg)
     return code;
 }
 
+struct job_node *job_current(void)
+{
+    return os.current && os.current->main == agent_main ? os.current->arg : NULL;
+}
+
 static void on_agent_ended(void *ctx, struct os_process *p)
 {
     struct job_node *n = ctx;
@@ -189,6 +194,7 @@ static void on_agent_ended(void *ctx, struct os_process *p)
     n->ended = true;
     n->exit_code = p->exit_code;
     n->end_t = os.t;
+    n->channel = NULL;
     job_node_us += os.t - n->start_t;
     os_log(n->machine->name, "ENDS with %d (why %d) %s", p->exit_code, n->why, n->text);
     job_agent_gone(n);
@@ -372,6 +378,7 @@ static void on_fault(void *arg, uint64_t kind)
         return;
     case FAULT_JUMP:
         n->machine->wall_us += (int64_t)os_random(0, 240) * 1000000 - 120000000;
+        n->machine->jumped_t = os.t;
         return;
     case FAULT_WORKER:
         p = any_worker();
@@ -379,6 +386,8 @@ static void on_fault(void *arg, uint64_t kind)
             return; /* A node that is done does not restart for one that fails late. */
         j->worker_failures++;
         os_signal(p, SIGSEGV);
+        if (j->only_failures && os_chance(2))
+            os_at(os.t + os_random(0, 100 * OS_MS), on_fault, j, FAULT_WORKER);
         return;
     case FAULT_SIGNAL:
         if (!n->agent || n->ended)
@@ -399,10 +408,19 @@ static void on_fault(void *arg, uint64_t kind)
     }
 }
 
+static uint64_t any_fault(const struct job *j)
+{
+    static const enum fault mild[] = { FAULT_WORKER, FAULT_WORKER, FAULT_WORKER,
+                                       FAULT_JUMP, FAULT_RESET };
+
+    return j->only_resets     ? FAULT_RESET
+           : j->only_failures ? mild[os_random(0, ARRAY_LEN(mild))]
+                              : os_random(0, FAULT_COUNT);
+}
+
 void job_moment(void)
 {
-    const uint64_t kind =
-        the_job->only_resets ? FAULT_RESET : os_random(0, FAULT_COUNT);
+    const uint64_t kind = any_fault(the_job);
 
     if (!the_job->moments || !os_chance(10))
         return;
@@ -417,13 +435,14 @@ void job_moment(void)
 enum theme {
     THEME_CALM,    /* nothing goes wrong */
     THEME_RESET,   /* connections are reset */
+    THEME_FAIL,    /* workers fail; connections are reset, clocks are set */
     THEME_STORM,   /* anything goes wrong */
     THEME_MEMORY,  /* one allocation fails */
     THEME_CLUSTER, /* members of the etcd cluster fail, and nothing else */
     THEME_STARVE   /* anything goes wrong, and an allocation fails */
 };
 
-static const char *const theme_names[] = { "calm",   "reset",   "storm",
+static const char *const theme_names[] = { "calm",   "reset",   "fail",  "storm",
                                            "memory", "cluster", "starve" };
 
 static void draw_settings(struct job *j, const char *backend, enum theme theme)
@@ -442,7 +461,8 @@ static void draw_settings(struct job *j, const char *backend, enum theme theme)
     s->max_restarts = (int64_t)os_random(0, 4);
     s->host = strcmp(backend, "static") == 0 ? 0 : (size_t)os_random(0, s->nodes);
     s->work_us = os_random(OS_SECOND, 20 * OS_SECOND);
-    s->grace_ms = theme == THEME_RESET || os_chance(2) ? 1000 : 0;
+    s->grace_ms =
+        theme == THEME_RESET || theme == THEME_FAIL || os_chance(2) ? 1000 : 0;
     s->join_s = os_random(60, 120); /* longer than workers may take to end */
     s->last_call_s = os_random(1, 5);
     s->manners = (enum job_manners)os_random(0, 3);
@@ -493,6 +513,7 @@ static void draw_faults(struct job *j, enum theme theme)
         return;
     }
     j->only_resets = theme == THEME_RESET;
+    j->only_failures = theme == THEME_FAIL;
     if (os_chance(2)) {
         j->moments = (unsigned)count;
         return;
@@ -500,10 +521,8 @@ static void draw_faults(struct job *j, enum theme theme)
     for (size_t i = 0; i < count; i++) {
         const uint64_t t =
             os_chance(2) ? os_random(0, 2 * OS_SECOND) : os_random(0, span);
-        const uint64_t kind =
-            theme == THEME_RESET ? FAULT_RESET : os_random(0, FAULT_COUNT);
 
-        os_at(t, on_fault, j, kind);
+        os_at(t, on_fault, j, any_fault(j));
         calm_from(t);
     }
 }
@@ -642,6 +661,7 @@ static void check_end(const struct job *j, enum theme theme)
         check_unharmed(j);
     check_no_vain_wait(j);
     check_reasons(j);
+    job_check_budget(j);
     if (theme == THEME_STORM && could_go_on(j))
         check_went_on(j);
 }
@@ -668,7 +688,7 @@ bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
             theme = (enum theme)i;
     draw_settings(&only, backend, theme);
     draw_world(&only);
-    os.slow_names = theme != THEME_RESET;
+    os.slow_names = theme != THEME_RESET && theme != THEME_FAIL;
     if (only.set.plain)
         (void)os_process_start(os_machine_add(STORE_NAME), STORE_NAME, store_main,
                                NULL);

@@ -8,6 +8,8 @@
 #define JOB_NODES    8 /* at most; a store may have one more machine */
 #define JOB_NPROC    4 /* workers of a node, at most */
 #define JOB_MEETINGS 512
+#define JOB_FAILURES 1024
+#define JOB_ENTRIES  1024
 
 struct job;
 
@@ -35,6 +37,35 @@ struct job_node {
     unsigned workers_started;
     const struct job_meeting *met; /* the last world that its workers were in */
     struct guard *guard;           /* of the agent that runs; NULL: none */
+    struct channel *channel;       /* likewise */
+    bool concludes;                /* it adds an entry for itself alone */
+    bool blames_worker;            /* in the verdict that it has */
+    uint64_t entry;                /* number of the last entry that it has got */
+    int64_t round;                 /* of its workers */
+    const char *words[JOB_NPROC];  /* the last words of its workers; NULL: none */
+};
+
+/* A worker that has failed by itself. */
+struct job_failure {
+    int pid;
+    size_t node;
+    int64_t rank, round;
+    int code; /* as the record has it */
+    uint64_t t;
+    int64_t unsure_us; /* of t, as the record says */
+    bool echo;         /* because it had lost another worker, and it says so */
+    bool told;         /* after its agent had told it to end */
+};
+
+/* The entries that agents have got so far. */
+struct job_record {
+    uint64_t hashes[JOB_ENTRIES]; /* of the entry with that number; 0: none */
+    uint64_t last;                /* the highest number */
+    int coordinator;              /* the process that made the last entry; 0: none */
+    bool moved;                   /* another one had made entries before */
+    int64_t restarts;             /* that have been counted */
+    uint64_t verdict_t;           /* when the verdict came; 0: not yet */
+    int64_t verdict_round;
 };
 
 struct job_settings {
@@ -57,10 +88,11 @@ struct job_settings {
 struct job_meeting {
     int64_t world;
     char master[64];
-    size_t met;      /* workers that have passed its barrier */
-    size_t lost;     /* how many of those have ended */
-    uint64_t full_t; /* since when all workers are there; OS_NEVER: they are not */
-    bool over;       /* it has done the rest of the work */
+    int64_t restarts; /* before it */
+    size_t met;       /* workers that have passed its barrier */
+    size_t lost;      /* how many of those have ended */
+    uint64_t full_t;  /* since when all workers are there; OS_NEVER: they are not */
+    bool over;        /* it has done the rest of the work */
     struct os_process *members[JOB_NODES * JOB_NPROC];
 };
 
@@ -79,10 +111,14 @@ struct job {
     unsigned starved;                     /* agents of which an allocation has failed */
     unsigned moments;         /* how many faults job_moment() has still to cause */
     bool only_resets;         /* those are resets */
+    bool only_failures;       /* workers fail, and nothing that costs a node its seat */
     bool cluster_alone;       /* faults hit only the etcd cluster */
     unsigned strays;          /* workers of a lost node that came to a later world */
     bool host_lost;           /* the process that serves the store was killed */
-    unsigned worker_failures; /* workers that failed by themselves */
+    unsigned worker_failures; /* faults that made a worker fail */
+    struct job_failure failures[JOB_FAILURES];
+    size_t failure_count;
+    struct job_record record;
 };
 
 extern struct job *the_job;
@@ -90,6 +126,8 @@ extern struct job *the_job;
 /* Something has happened, a message or a worker's step. Some faults wait for such a
  * moment, and one may follow now. */
 void job_moment(void);
+
+struct job_node *job_current(void); /* whose agent runs; NULL: something else does */
 
 /* Plays one job. False: a promise was broken, and os.fail says which. */
 bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud);
@@ -103,10 +141,23 @@ struct job_worker {
     uint32_t id;
     struct os_process *process;
     struct job_meeting *meeting; /* the world that it is in; NULL: none yet */
+    int64_t round;
+    bool told;    /* by its agent, to end */
+    bool counted; /* its agent knew how many restarts there had been */
 };
 
+int64_t job_worker_number(const struct job_worker *w,
+                          const char *name); /* of its env */
 int job_worker_main(void *worker);
 void job_worker_ended(struct job_worker *w);
+
+/* ---- job_record.c: what must hold for the record and the budget ---- */
+
+bool job_shares_budget(const struct job *j); /* restarts are counted for all nodes */
+bool job_shares_record(const struct job_node *n); /* its agent does, right now */
+int64_t job_failed_rounds(int64_t below);
+void job_check_restart_count(const struct job_node *n, int64_t count);
+void job_check_budget(const struct job *j);
 
 /* ---- job_http.c: an etcd cluster behind net/http.h ---- */
 

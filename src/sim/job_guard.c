@@ -28,6 +28,7 @@ struct guarded_worker {
     struct guard *guard;
     uint32_t id;
     bool living; /* spawned, or about to be, and not exited */
+    bool doomed; /* to be killed; whoever is spawned after that order is not */
 };
 
 struct guard {
@@ -130,11 +131,12 @@ static void on_spawned(void *arg, uint64_t n)
 }
 
 /* No worker outlives its agent. */
-static void kill_workers(struct guard *g)
+static void kill_workers(struct guard *g, bool all)
 {
     for (struct guarded_worker *h = g->held; h; h = h->next) {
-        if (!h->living)
+        if (!h->living || (!h->doomed && !all))
             continue;
+        h->worker.told = true;
         if (h->worker.process) {
             os_signal(h->worker.process, SIGKILL);
         } else {
@@ -154,7 +156,7 @@ void job_agent_gone(struct job_node *n)
 
     n->guard = NULL;
     if (g)
-        kill_workers(g);
+        kill_workers(g, true);
 }
 
 int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_error *err)
@@ -201,6 +203,11 @@ int guard_spawn(struct guard *g, const struct guard_service *from, uint32_t id,
     }
     h->worker.node = g->node;
     h->worker.id = id;
+    h->worker.round = g->node->round;
+    h->worker.counted = job_shares_record(g->node);
+    g->node->words[job_worker_number(&h->worker, "LOCAL_RANK") % JOB_NPROC] = NULL;
+    job_check_restart_count(
+        g->node, job_worker_number(&h->worker, "TORCHELASTIC_RESTART_COUNT"));
     h->guard = g;
     h->id = id;
     h->living = true;
@@ -248,6 +255,7 @@ void guard_signal(struct guard *g, uint32_t id, int sig)
     for (struct guarded_worker *h = g->held; h; h = h->next) {
         if (h->id != id || !h->living)
             continue;
+        h->worker.told = true;
         if (sig == SIGKILL)
             os_at(os.t + 100, on_term, h, SIGKILL);
         else if (the_job->set.manners == JOB_POLITE)
@@ -288,12 +296,14 @@ static void on_kill_all(void *arg, uint64_t n)
     struct guard *g = arg;
 
     (void)n;
-    kill_workers(g);
+    kill_workers(g, false);
     on_leftovers_gone(g, 0);
 }
 
 void guard_kill_all(struct guard *g)
 {
+    for (struct guarded_worker *h = g->held; h; h = h->next)
+        h->doomed = true;
     os_at(os.t + os_random(100, 20 * OS_MS), on_kill_all, g, 0);
 }
 
@@ -305,14 +315,14 @@ pid_t guard_root(const struct guard *g)
 void guard_dismiss(struct guard *g)
 {
     if (g)
-        kill_workers(g);
+        kill_workers(g, true);
 }
 
 void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx)
 {
     if (!g)
         return;
-    kill_workers(g);
+    kill_workers(g, true);
     g->stopped = true;
     g->node->guard = NULL;
     if (g->watched)

@@ -24,7 +24,7 @@ static const char *job_env(const struct job_worker *w, const char *name)
     return "";
 }
 
-static int64_t number(const struct job_worker *w, const char *name)
+int64_t job_worker_number(const struct job_worker *w, const char *name)
 {
     return strtoll(job_env(w, name), NULL, 10);
 }
@@ -128,9 +128,10 @@ static int new_meeting(struct job_worker *w)
         return -1;
     }
     j->meetings[j->meeting_count] = m;
-    m->world = number(w, "WORLD_SIZE");
+    m->world = job_worker_number(w, "WORLD_SIZE");
     (void)snprintf(m->master, sizeof m->master, "%.40s:%.8s", job_env(w, "MASTER_ADDR"),
                    job_env(w, "MASTER_PORT"));
+    m->restarts = w->counted ? job_worker_number(w, "TORCHELASTIC_RESTART_COUNT") : -1;
     m->full_t = OS_NEVER;
     return (int)j->meeting_count++;
 }
@@ -140,7 +141,8 @@ static void join_meeting(struct job_worker *w, size_t index)
 {
     struct job_meeting *m =
         index < the_job->meeting_count ? the_job->meetings[index] : NULL;
-    const int64_t rank = number(w, "RANK"), world = number(w, "WORLD_SIZE");
+    const int64_t rank = job_worker_number(w, "RANK"),
+                  world = job_worker_number(w, "WORLD_SIZE");
     char master[64];
 
     (void)snprintf(master, sizeof master, "%.40s:%.8s", job_env(w, "MASTER_ADDR"),
@@ -165,6 +167,13 @@ static void join_meeting(struct job_worker *w, size_t index)
     if (strcmp(master, m->master) != 0)
         os_fail("%s has the master %s, others of its world have %s", w->process->name,
                 master, m->master);
+    if (!w->counted)
+        m->restarts = -1;
+    if (job_shares_budget(the_job) && m->restarts >= 0 &&
+        m->restarts != job_worker_number(w, "TORCHELASTIC_RESTART_COUNT"))
+        os_fail("%s is of restart %" PRId64 ", others of its world of %" PRId64,
+                w->process->name, job_worker_number(w, "TORCHELASTIC_RESTART_COUNT"),
+                m->restarts);
     if (m->members[rank])
         os_fail("%s and %s are both rank %" PRId64 " of one world", w->process->name,
                 m->members[rank]->name, rank);
@@ -185,8 +194,19 @@ static void join_meeting(struct job_worker *w, size_t index)
 void job_worker_ended(struct job_worker *w)
 {
     struct job_meeting *m = w->meeting;
+    struct job *j = the_job;
 
     os_log(w->process->name, "ends with %d", w->process->exit_code);
+    if (w->process->exit_code != 0 && j->failure_count < JOB_FAILURES)
+        j->failures[j->failure_count++] =
+            (struct job_failure){ .pid = w->process->pid,
+                                  .node = w->node->index,
+                                  .rank = job_worker_number(w, "RANK"),
+                                  .round = w->round,
+                                  .code = w->process->exit_code,
+                                  .t = os.t,
+                                  .echo = w->process->exit_code > 0,
+                                  .told = w->told };
     w->node->idle_t = os.t;
     job_moment();
     if (!m)
@@ -232,7 +252,8 @@ static void sleep_until(struct talk *t, uint64_t until_t)
 
 static int meet(struct job_worker *w, struct talk *t)
 {
-    const int64_t world = number(w, "WORLD_SIZE"), rank = number(w, "RANK");
+    const int64_t world = job_worker_number(w, "WORLD_SIZE"),
+                  rank = job_worker_number(w, "RANK");
     const char *meeting = "meeting", *count = "meeting/count", *go = "meeting/go";
     char text[32];
     int rc = 0;
@@ -259,7 +280,7 @@ static int meet(struct job_worker *w, struct talk *t)
 
 static int open_store(struct job_worker *w, struct talk *t)
 {
-    const uint16_t port = (uint16_t)number(w, "MASTER_PORT");
+    const uint16_t port = (uint16_t)job_worker_number(w, "MASTER_PORT");
     const struct store_client_opts opts = { .host = job_env(w, "MASTER_ADDR"),
                                             .port = port,
                                             .timeout_ms = STORE_MS };
@@ -267,7 +288,7 @@ static int open_store(struct job_worker *w, struct talk *t)
     struct store_server *server;
     struct muster_error err;
 
-    if (number(w, "RANK") == 0 &&
+    if (job_worker_number(w, "RANK") == 0 &&
         strcmp(job_env(w, "TORCHELASTIC_USE_AGENT_STORE"), "True") != 0) {
         store_server_opts_init(&so);
         so.port = port;
@@ -277,6 +298,13 @@ static int open_store(struct job_worker *w, struct talk *t)
         }
     }
     return wait_for(t, store_client_open(&t->loop, &opts, on_open, t, &t->store, NULL));
+}
+
+/* Says what a worker says that has lost its peers, and fails. */
+static int fail_with(struct job_worker *w, const char *words)
+{
+    w->node->words[job_worker_number(w, "LOCAL_RANK") % JOB_NPROC] = words;
+    return 1;
 }
 
 int job_worker_main(void *worker)
@@ -298,15 +326,15 @@ int job_worker_main(void *worker)
         rc = meet(w, t);
     if (rc < 0) {
         os_log(os.current->name, "could not meet the others: %d", rc);
-        return 1;
+        return fail_with(w, "torch.distributed.DistNetworkError: the store is gone");
     }
     uint64_t late_t = os.t + COLLECTIVE_US; /* for workers that are missing */
     while (w->meeting && !w->meeting->over) {
         if (w->meeting->full_t == OS_NEVER && os.t >= late_t)
-            return 1;
+            return fail_with(w, "RuntimeError: Timed out waiting 100000ms");
         if (w->meeting->lost && j->set.workers_fail_with_peers) {
             sleep_until(t, os.t + os_random(50 * OS_MS, OS_SECOND));
-            return 1;
+            return fail_with(w, "RuntimeError: Connection closed by peer");
         }
         if (w->meeting->full_t != OS_NEVER)
             late_t = OS_NEVER;
@@ -315,7 +343,7 @@ int job_worker_main(void *worker)
         doze(t, late_t);
     }
     if (!w->meeting)
-        return 1;
+        return fail_with(w, "RuntimeError: Connection reset by peer");
     sleep_until(t, os.t + os_random(0, 500 * OS_MS));
     return 0;
 }

@@ -9,8 +9,8 @@
  * K: ours, mixed (some nodes follow torchrun's protocol), torch, hosted, fallback,
  * visited (hosted, but some nodes follow torchrun's protocol), or any. Or whole jobs
  * with the real drivers (job.h): job, job-c10d, job-static, and so on, which may end in
- * what goes wrong: job-c10d-calm, -reset, -storm, -memory, -starve. A failure prints
- * the command that plays it again. */
+ * what goes wrong: job-c10d-calm, -reset, -fail, -storm, -memory, -starve. A failure
+ * prints the command that plays it again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +28,8 @@ static const char *kind_of(const char *kind, uint64_t seed)
 /* Kinds of whole jobs: "job", "job-<backend>", "job-<backend>-<theme>". */
 static const char *const job_backends[] = { "c10d",    "plain",   "static",
                                             "etcd-v3", "etcd-v2", "etcd" };
-static const char *const job_themes[] = { "calm",    "reset",  "storm", "memory",
-                                          "cluster", "starve", "any" };
+static const char *const job_themes[] = { "calm",   "reset",   "fail",   "storm",
+                                          "memory", "cluster", "starve", "any" };
 
 static bool job_kind(const char *kind, uint64_t seed, const char **backend,
                      const char **theme)

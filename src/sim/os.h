@@ -33,8 +33,9 @@ struct os_machine {
     size_t index;
     uint32_t ip; /* 10.0.0.<index + 1>, in host order */
     bool up;
-    int64_t wall_us;  /* how far its wall clock is ahead */
-    uint64_t boot_us; /* how long before the job its monotonic clock began */
+    int64_t wall_us;   /* how far its wall clock is ahead */
+    uint64_t jumped_t; /* when that last changed */
+    uint64_t boot_us;  /* how long before the job its monotonic clock began */
     uint16_t next_port;
 };
 

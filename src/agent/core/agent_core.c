@@ -372,7 +372,7 @@ static void on_decision(struct agent_core *g, const struct agent_core_event *ev,
         decide(g, restart, ev->now, fx);
     else if (g->phase == AGENT_BARRIER && restart)
         join(g, fx); /* Our workers are done, but the group begins again. */
-    else if (g->phase == AGENT_BARRIER)
+    else if (g->phase == AGENT_BARRIER || (g->phase == AGENT_ASSIGNING && !restart))
         decide(g, false, ev->now, fx);
     else if (g->phase == AGENT_JOINING && !restart) { /* There is no next round. */
         agent_core_put_kind(fx, AGENT_FX_CANCEL_JOIN);

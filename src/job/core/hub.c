@@ -136,6 +136,7 @@ struct hub {
     uint64_t next_ask;
     struct buf text; /* of lost_text(); its memory is allocated at the start */
     struct hub_now now;
+    int64_t wall_ahead_us; /* of mono_us, as of the last step outside a judgement */
 
     bool no_memory;           /* an allocation has failed in this step */
     uint64_t retry_us;        /* no TIMER is due before this */
@@ -1710,6 +1711,10 @@ int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
 
     fx->count = 0;
     h->now = ev->now;
+    /* While failures are compared, the clock that they are told by must not be set. */
+    if (!h->end.active)
+        h->wall_ahead_us = ev->now.wall_us - (int64_t)ev->now.mono_us;
+    h->now.wall_us = (int64_t)ev->now.mono_us + h->wall_ahead_us;
     if (ev->kind == HUB_GONE)
         on_gone(h, ev->peer);
     step_begin(h);
