@@ -221,6 +221,7 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         agent_phase(a, PHASE_START);
         a->assigned = true;
         agent_log_round(a);
+        agent_net_choose(a);
         a->attempt = fx->attempt;
         agent_start_workers(a, fx->attempt);
         break;
@@ -438,6 +439,8 @@ static int open_all(struct agent *a, struct muster_error *err)
         rc = agent_status_check(a, err);
 
     if (rc == 0)
+        rc = agent_net_open(a, err);
+    if (rc == 0)
         rc = reserve_events(a, err);
     a->events.fd = a->metrics.fd = -1;
     a->trace = (struct trace){ on_trace, a, TRACE_DEBUG };
@@ -494,6 +497,7 @@ static void close_all(struct agent *a)
     agent_signals_off(a);
     agent_forget_workers(a);
     blocking_call_cancel(a->naming);
+    agent_net_close(a);
     agent_watch_off(a);
     agent_job_close(a);
     record_sink_close(&a->events);

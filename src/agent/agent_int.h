@@ -17,6 +17,8 @@
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
 #include "loop/deadline.h"
+#include "net/core/interfaces.h"
+#include "net/resolve.h"
 #include "rendezvous/core/rank_exchange.h"
 #include "stacks/service.h"
 #include "status/local_socket.h"
@@ -81,6 +83,13 @@ struct agent {
     struct logs *logs;
     struct rdzv_handler *handler;
     struct rdzv_round round; /* texts are the handler's, until the next join */
+    struct {
+        char interface[INTERFACE_NAME]; /* that the workers are to use; "": none */
+        char logged[INTERFACE_NAME];    /* the last that a line was about */
+        const char *from;               /* why that one */
+        bool fixed;                     /* whatever connections come and go */
+        struct resolve *lookup;         /* owned while --local-addr is looked up */
+    } net;
     struct rank_range range;
     struct {
         struct talk_driver *driver;    /* owned; NULL: neither is under way */
@@ -164,6 +173,12 @@ void agent_pump(struct agent *a);
 void agent_begin(struct agent *a); /* once all that it waits for is there */
 /* Keeps the first reason, and posts FATAL. */
 void agent_fail(struct agent *a, const struct muster_error *why);
+
+/* worker_net.c: the interface of the workers. Opening fails if --net means none;
+ * choosing is due before workers start. */
+int agent_net_open(struct agent *a, struct muster_error *err);
+void agent_net_choose(struct agent *a);
+void agent_net_close(struct agent *a);
 
 /* serve.c: the job's own etcd. */
 int agent_serve_open(struct agent *a, struct muster_error *err);

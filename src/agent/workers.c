@@ -44,6 +44,7 @@ static struct worker_place place_of(const struct agent *a, int64_t local_rank,
         .use_agent_store = a->handler->ops->use_agent_store(a->handler),
         .error_file = "",
         .timer_file = a->watchdog ? a->timer_file : NULL,
+        .interface = a->net.interface,
     };
 }
 

@@ -3,8 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -15,6 +13,7 @@
 #include "auth/openssl_dl.h"
 #include "base/err.h"
 #include "loop/clock.h"
+#include "net/read_interfaces.h"
 
 static void hmac_sha256(const uint8_t *key, size_t key_size, struct span data,
                         uint8_t out[AUTH_PROOF])
@@ -42,30 +41,14 @@ void secret_random(void *to, size_t size)
 
 static size_t find_addresses(uint8_t out[AUTH_ADDRESSES][16])
 {
-    struct ifaddrs *all;
+    struct interfaces all;
     size_t n = 0;
 
-    if (getifaddrs(&all) != 0)
-        return 0;
-    for (struct ifaddrs *i = all; i && n < AUTH_ADDRESSES; i = i->ifa_next) {
-        uint8_t *ip = out[n];
-
-        if (!i->ifa_addr)
-            continue;
-        memset(ip, 0, 16);
-        if (i->ifa_addr->sa_family == AF_INET) {
-            ip[10] = ip[11] = 0xff;
-            memcpy(ip + 12, &((struct sockaddr_in *)(void *)i->ifa_addr)->sin_addr, 4);
-            n += ip[12] != 127;
-        } else if (i->ifa_addr->sa_family == AF_INET6) {
-            const struct in6_addr *a =
-                &((struct sockaddr_in6 *)(void *)i->ifa_addr)->sin6_addr;
-
-            memcpy(ip, a, 16);
-            n += !IN6_IS_ADDR_LOOPBACK(a);
-        }
-    }
-    freeifaddrs(all);
+    interfaces_read(&all);
+    for (size_t i = 0; i < all.count && n < AUTH_ADDRESSES; i++)
+        if (!ip_is_loopback(all.items[i].ip))
+            memcpy(out[n++], all.items[i].ip, 16);
+    interfaces_free(&all);
     return n;
 }
 

@@ -2,7 +2,6 @@
 #include "net/bind_address.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -12,6 +11,7 @@
 #include "base/mem.h"
 #include "loop/blocking_call.h"
 #include "net/core/bind_rule.h"
+#include "net/read_interfaces.h"
 
 #define LOOKUP_MS 1000u /* a slower name service counts as unavailable */
 
@@ -24,41 +24,14 @@ struct bind_lookup {
 
 static bool is_loopback(const struct sockaddr *sa)
 {
-    if (sa->sa_family == AF_INET) {
-        const struct sockaddr_in *v4 = (const void *)sa;
+    uint8_t ip[16];
 
-        return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
-    }
-    const struct sockaddr_in6 *v6 = (const void *)sa;
-
-    return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-}
-
-static bool same_host(const struct sockaddr *a, const struct sockaddr *b)
-{
-    if (a->sa_family != b->sa_family)
-        return false;
-    if (a->sa_family == AF_INET)
-        return memcmp(&((const struct sockaddr_in *)(const void *)a)->sin_addr,
-                      &((const struct sockaddr_in *)(const void *)b)->sin_addr, 4) == 0;
-    return memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
-                  &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, 16) == 0;
+    return ip_of_sockaddr(sa, ip) && ip_is_loopback(ip);
 }
 
 bool address_on_this_machine(const struct sockaddr *sa)
 {
-    struct ifaddrs *all;
-    bool found = is_loopback(sa);
-
-    if (found || getifaddrs(&all) != 0)
-        return found;
-    for (struct ifaddrs *i = all; i && !found; i = i->ifa_next)
-        found =
-            i->ifa_addr &&
-            (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6) &&
-            same_host(i->ifa_addr, sa);
-    freeifaddrs(all);
-    return found;
+    return is_loopback(sa) || interface_here(sa, NULL);
 }
 
 /* A link-local address is useless without its interface. */

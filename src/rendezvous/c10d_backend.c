@@ -166,20 +166,14 @@ static bool own_addr(const struct rdzv_backend *b, char *out, size_t size)
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
     const bool client = c->state && !c->file && !c->memory;
     const char *local = client ? store_client_local(c->state) : NULL;
-    const char *colon = local ? strrchr(local, ':') : NULL;
+    char reached[IP_TEXT];
 
-    if (c->server || c->memory) {
-        (void)snprintf(out, size, "%s", c->at.host);
-        return true;
-    }
-    if (!colon)
-        return false;
-    if (local[0] == '[' && colon > local + 1) { /* "[fd77::1]:29400" */
-        local++;
-        colon--;
-    }
-    (void)snprintf(out, size, "%.*s", (int)(colon - local), local);
-    return true;
+    if (c->server || c->memory) /* The others' way to us, or what they were told. */
+        local = c->server && store_server_reached_at(c->server, reached) ? reached
+                                                                         : c->at.host;
+    if (local)
+        (void)snprintf(out, size, "%s", local);
+    return local != NULL;
 }
 
 static size_t other_connections(const struct rdzv_backend *b)

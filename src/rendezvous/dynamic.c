@@ -756,6 +756,13 @@ static bool store_stats(const struct rdzv_handler *h, struct store_server_stats 
     return rdzv_master_stats(d->master, out) || own;
 }
 
+static bool own_addr(const struct rdzv_handler *h, char *out, size_t size)
+{
+    const struct rdzv_backend *b = of_handler(h)->backend;
+
+    return b->ops->own_addr && b->ops->own_addr(b, out, size);
+}
+
 static void spares(const struct rdzv_handler *h, char *to)
 {
     const struct dynamic_handler *d = of_handler(h);
@@ -800,6 +807,7 @@ const struct rdzv_handler_ops dynamic_ops = {
     .node_gone = node_gone,
     .torch_nodes = torch_nodes,
     .spares = spares,
+    .own_addr = own_addr,
     .wipe_worker_store = wipe_worker_store,
     .worker_writes = worker_writes,
     .first_write_ms = first_write_ms,

@@ -57,6 +57,10 @@ struct rdzv_handler_ops {
      * be NULL. */
     bool (*store_at)(const struct rdzv_handler *h, const char **host, uint16_t *port,
                      bool *local, bool *alone);
+    /* The address of this node on the way to the others, as the connection to the host
+     * of the rendezvous shows it. May be a name, and may be a loopback address. False:
+     * not known. May be NULL. */
+    bool (*own_addr)(const struct rdzv_handler *h, char *out, size_t size);
     /* What the stores that this process serves have done since the handler was opened,
      * and what they hold now: the store of the rendezvous and that of the workers
      * together. False: other processes serve them. May be NULL. */

@@ -3,8 +3,6 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdatomic.h>
@@ -14,6 +12,7 @@
 
 #include "base/mem.h"
 #include "net/core/hosts_file.h"
+#include "net/read_interfaces.h"
 
 void rdzv_hostname(char *out, size_t size)
 {
@@ -30,54 +29,12 @@ int64_t rdzv_next_local_id(void)
     return atomic_fetch_add(&ids, 1);
 }
 
-/* As an IPv6 address; IPv4 becomes ::ffff:a.b.c.d, so that both forms compare equal. */
-static struct in6_addr widen(const struct sockaddr *sa)
-{
-    struct in6_addr a = IN6ADDR_ANY_INIT;
-
-    if (sa->sa_family == AF_INET6)
-        return ((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
-    a.s6_addr[10] = a.s6_addr[11] = 0xff;
-    memcpy(&a.s6_addr[12], &((const struct sockaddr_in *)(const void *)sa)->sin_addr,
-           4);
-    return a;
-}
-
-static bool is_loopback(const struct in6_addr *a)
-{
-    return IN6_IS_ADDR_LOOPBACK(a) ||
-           (IN6_IS_ADDR_V4MAPPED(a) && a->s6_addr[12] == 127);
-}
-
-/* Finds the name of the interface that has the address. */
-static bool on_interface(const struct in6_addr *a, char *name, size_t size)
-{
-    struct ifaddrs *all;
-    bool found = false;
-
-    if (getifaddrs(&all) != 0)
-        return false;
-    for (struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
-        if (!i->ifa_addr ||
-            (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6))
-            continue;
-        const struct in6_addr own = widen(i->ifa_addr);
-
-        if (memcmp(&own, a, sizeof own) == 0) {
-            (void)snprintf(name, size, "%s", i->ifa_name);
-            found = true;
-        }
-    }
-    freeifaddrs(all);
-    return found;
-}
-
 /* Whether an address of the endpoint is ours. As in torch, 0.0.0.0 and :: are nobody's
  * address. */
 static bool is_ours(struct rdzv_local *q, const struct sockaddr *sa, const char *says)
 {
-    const struct in6_addr a = widen(sa);
-    char text[INET6_ADDRSTRLEN] = "?", name[IF_NAMESIZE];
+    char text[INET6_ADDRSTRLEN] = "?", name[INTERFACE_NAME];
+    uint8_t ip[16];
 
     (void)inet_ntop(
         sa->sa_family,
@@ -85,11 +42,11 @@ static bool is_ours(struct rdzv_local *q, const struct sockaddr *sa, const char 
             ? (const void *)&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr
             : (const void *)&((const struct sockaddr_in *)(const void *)sa)->sin_addr,
         text, sizeof text);
-    if (is_loopback(&a)) {
+    if (ip_of_sockaddr(sa, ip) && ip_is_loopback(ip)) {
         (void)snprintf(q->why, sizeof q->why, "%s is a loopback address%s", text, says);
         return true;
     }
-    if (on_interface(&a, name, sizeof name)) {
+    if (interface_here(sa, name)) {
         (void)snprintf(q->why, sizeof q->why,
                        "%s belongs to this machine's interface %s%s", text, name, says);
         return true;

@@ -254,6 +254,13 @@ static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
     return inner->ops->node_gone && inner->ops->node_gone(inner, round, rank);
 }
 
+static bool own_addr(const struct rdzv_handler *h, char *out, size_t size)
+{
+    const struct rdzv_handler *inner = of(h)->inner;
+
+    return inner->ops->own_addr && inner->ops->own_addr(inner, out, size);
+}
+
 static void spares(const struct rdzv_handler *h, char *to)
 {
     const struct rdzv_handler *inner = of(h)->inner;
@@ -334,6 +341,7 @@ static const struct rdzv_handler_ops secured_ops = {
     .node_gone = node_gone,
     .torch_nodes = torch_nodes,
     .spares = spares,
+    .own_addr = own_addr,
     .worker_writes = worker_writes,
     .first_write_ms = first_write_ms,
     .set_closed = set_closed,
@@ -344,7 +352,7 @@ static const struct rdzv_handler_ops secured_ops = {
 };
 
 /* An operation that is added to handlers must be passed on here. */
-_Static_assert(sizeof(struct rdzv_handler_ops) == 22 * sizeof(void (*)(void)),
+_Static_assert(sizeof(struct rdzv_handler_ops) == 23 * sizeof(void (*)(void)),
                "secured_ops passes on all operations");
 
 static void ignore(void *ctx)

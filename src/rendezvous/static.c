@@ -589,6 +589,19 @@ static void static_release(struct rdzv_shell *s)
     gone.cb(gone.ctx);
 }
 
+static bool own_addr(const struct rdzv_handler *h, char *out, size_t size)
+{
+    const struct static_handler *self = of_handler(h);
+    const char *local = self->store ? store_client_local(self->store) : NULL;
+    char reached[IP_TEXT];
+
+    if (self->server && store_server_reached_at(self->server, reached))
+        local = reached;
+    if (local)
+        (void)snprintf(out, size, "%s", local);
+    return local != NULL;
+}
+
 static const struct rdzv_handler_ops static_ops = {
     RDZV_SHELL_OPS,
     .backend = backend,
@@ -598,6 +611,7 @@ static const struct rdzv_handler_ops static_ops = {
     .progress = progress,
     .gathers_at = gathers_at,
     .store_at = store_at,
+    .own_addr = own_addr,
     .store_stats = store_stats,
     .wipe_worker_store = wipe_worker_store,
     .worker_writes = worker_writes,

@@ -63,7 +63,7 @@ struct client {
     char name[ENDPOINT_TEXT + 8];
     struct connector *connector; /* owned, while connecting */
     struct store_conn *conn;     /* owned, while ready */
-    char peer[ADDRESS_TEXT], local[ADDRESS_TEXT];
+    char peer[ADDRESS_TEXT], local[IP_TEXT];
     struct muster_error why; /* why it is broken */
 
     struct call_list queued, asked, unwritten;

@@ -31,8 +31,7 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
                       store_open_cb cb, void *ctx, struct async_store **out,
                       struct muster_error *err);
 
-/* Numeric address and port of our end: "10.0.0.1:29400", "[::1]:29400"; NULL before it
- * is connected. */
+/* The numeric address of our end; NULL before it is connected. */
 const char *store_client_local(const struct async_store *s);
 
 #endif

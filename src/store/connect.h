@@ -13,6 +13,7 @@
 
 #include "auth/core/auth.h"
 #include "base/trace.h"
+#include "net/core/interfaces.h"
 #include "net/resolve.h"
 
 struct connect_opts {
@@ -33,7 +34,8 @@ struct connect_opts {
  * store_conn_close. */
 struct store_conn {
     uv_tcp_t tcp; /* first; .data is the owner's */
-    char peer[ADDRESS_TEXT], local[ADDRESS_TEXT];
+    char peer[ADDRESS_TEXT];
+    char local[IP_TEXT]; /* our end */
 };
 
 struct connector;

@@ -145,10 +145,12 @@ static void succeed(struct attempt *a)
     const attempt_cb cb = a->cb;
     struct sockaddr_storage local = { 0 };
     int len = sizeof local;
+    uint8_t ip[16];
 
     (void)uv_read_stop((uv_stream_t *)&a->conn.tcp);
-    if (uv_tcp_getsockname(&a->conn.tcp, (struct sockaddr *)&local, &len) == 0)
-        address_text((struct sockaddr *)&local, a->conn.local);
+    if (uv_tcp_getsockname(&a->conn.tcp, (struct sockaddr *)&local, &len) == 0 &&
+        ip_of_sockaddr((struct sockaddr *)&local, ip))
+        ip_text(ip, a->conn.local);
     a->cb = NULL;
     a->conn.tcp.data = NULL;
     proof_free(a);

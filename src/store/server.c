@@ -641,6 +641,23 @@ const char *store_server_own_host(const struct store_server *s)
     return s->own_host;
 }
 
+bool store_server_reached_at(const struct store_server *s, char out[IP_TEXT])
+{
+    for (size_t i = 0; i < s->conns_size; i++) {
+        const struct conn *c = s->conns[i];
+        struct sockaddr_storage a = { 0 };
+        socklen_t n = sizeof a;
+        uint8_t ip[16];
+
+        if (!c || c->carrier || getsockname(c->fd, (struct sockaddr *)&a, &n) < 0 ||
+            !ip_of_sockaddr((struct sockaddr *)&a, ip) || ip_is_loopback(ip))
+            continue;
+        ip_text(ip, out);
+        return true;
+    }
+    return false;
+}
+
 size_t store_server_connections(const struct store_server *s)
 {
     return s->auth ? server_auth_admitted(s) : s->count;

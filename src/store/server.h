@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "base/trace.h"
 #include "muster/error.h"
+#include "net/core/interfaces.h"
 
 struct store_server;
 struct store_tenant;
@@ -47,6 +48,9 @@ const char *store_server_address(const struct store_server *s); /* "[::]:29400" 
 /* Where a client in this process reaches it: "127.0.0.1", or the address that it is
  * bound to. */
 const char *store_server_own_host(const struct store_server *s);
+/* The address of this machine by which one of its clients came, unless all came by
+ * loopback addresses. */
+bool store_server_reached_at(const struct store_server *s, char out[IP_TEXT]);
 /* How many there are; with a secret, only those that are admitted. */
 size_t store_server_connections(const struct store_server *s);
 /* Whether a node whose connection broke a moment ago may still come back. */

@@ -57,6 +57,7 @@ assert "--numa-binding=node" in options(numa_options=NumaOptions(affinity_mode=A
 assert "--restart-grace=5s" in options(restart_grace="5s")
 assert "--log-attempts=5" in options(log_attempts=5)
 assert "--numa-binding=socket" in options(numa_options="socket")
+assert "--net=10.1.0.0/16" in options(net="10.1.0.0/16")
 print("all well")
 """
 

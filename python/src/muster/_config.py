@@ -55,7 +55,8 @@ class LaunchConfig:
     events when the job is over. ``metrics_cfg`` has no effect, as in torch. ``warm`` is
     ``muster run --warm``, for functions: True, ``"auto"``, or the modules to import once.
     ``hang`` (``"10m"``, ``"10m:restart"``), ``progress_file``, ``restart_grace`` (``"5s"``) and
-    ``log_attempts`` are its flags of these names.
+    ``log_attempts`` are its flags of these names, and so is ``net`` (``"ib0"``,
+    ``"10.1.0.0/16"``).
     """
 
     min_nodes: int
@@ -86,6 +87,7 @@ class LaunchConfig:
     progress_file: str | None = None
     restart_grace: str | None = None
     log_attempts: int | None = None
+    net: str | None = None
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -166,6 +168,8 @@ class LaunchConfig:
             options.append(f"--restart-grace={self.restart_grace}")
         if self.log_attempts is not None:
             options.append(f"--log-attempts={self.log_attempts}")
+        if self.net:
+            options.append(f"--net={self.net}")
         return options + self._warm()
 
     def _warm(self) -> list[str]:

@@ -733,6 +733,14 @@ static int64_t torch_nodes(const struct rdzv_handler *h)
     return of_handler(h)->round.world_size - 1;
 }
 
+static bool own_addr(const struct rdzv_handler *h, char *out, size_t size)
+{
+    const char *local = etcd_client_local(of_handler(h)->client);
+
+    (void)snprintf(out, size, "%s", local);
+    return local[0] != '\0';
+}
+
 static void wipe_worker_store(struct rdzv_handler *h)
 {
     (void)h; /* Worker 0 hosts it, anew each time. */
@@ -747,6 +755,7 @@ static const struct rdzv_handler_ops legacy_ops = {
     .progress = progress,
     .store_at = store_at,
     .torch_nodes = torch_nodes,
+    .own_addr = own_addr,
     .wipe_worker_store = wipe_worker_store,
 };
 

@@ -31,7 +31,8 @@ void launch_config_fini(struct launch_config *c)
                             c->signals, c->log_dir,       c->prefix_template,
                             c->script,  c->python,        c->metrics_handler,
                             c->title,   c->warm,          c->status_http,
-                            c->hang,    c->progress_file, c->report };
+                            c->hang,    c->progress_file, c->report,
+                            c->net };
 
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         mem_free(texts[i]);

@@ -60,6 +60,7 @@ struct launch_config {
     char *event_handler;       /* null, console, ... */
     char *metrics_handler;     /* the same words */
     char *warm;                /* modules to import once; "" the usual; NULL: off */
+    char *net;                 /* --net: the workers' network; NULL: not given */
     char *status_http;         /* ADDR:PORT of the page; NULL: none */
     char *hang;                /* the TIME of --hang; NULL: off */
     uint64_t hang_ms;          /* the same; 0: off */

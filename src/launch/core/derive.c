@@ -239,6 +239,7 @@ static int copy_plain_values(struct deriving *d)
         { &c->metrics_handler, o->metrics_handler },
         { &c->report, o->report && *o->report ? o->report : NULL },
         { &c->warm, warm_value(o->warm) },
+        { &c->net, o->net && *o->net ? o->net : NULL },
         { &c->status_http, o->status_http },
         { &c->hang, o->hang },
         { &c->progress_file,

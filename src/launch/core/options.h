@@ -66,6 +66,7 @@ struct options {
     const char *token_file; /* NULL: not given */
     bool token_optional, encrypt;
     const char *warm;                 /* NULL: not given */
+    const char *net;                  /* likewise */
     const char *status_http;          /* likewise */
     const char *hang, *progress_file; /* likewise */
     const char *restart_grace;        /* likewise */

@@ -134,6 +134,14 @@ const struct option_spec options_table[] = {
       "are forked: torch and what DDP needs, the modules that are named, or (auto) "
       "what this script imported the last time. Workers start within milliseconds, and "
       "otherwise as if python had started them." },
+    { "net", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(net),
+      "The workers' network: an interface (ib0), or a network (10.1.0.0/16) in which "
+      "one "
+      "has an address. NCCL, gloo and TensorPipe use it, unless NCCL_SOCKET_IFNAME, "
+      "GLOO_SOCKET_IFNAME or TP_SOCKET_IFNAME is set. Without it, in jobs of several "
+      "nodes, gloo and TensorPipe use the interface of --local-addr, or the one by "
+      "which "
+      "the nodes reach each other." },
     { "status-http", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(status_http),
       "Serve a page that shows the job, and metrics for Prometheus, at ADDR:PORT "
       "(without ADDR: to this machine alone; port 0: any free one). `muster status "

@@ -121,11 +121,37 @@ static int put_virtual_device(struct text_list *l, int64_t local_rank,
     return rc ? err_nomem(err) : 0;
 }
 
+void worker_net(struct worker_net *out, const struct launch_config *c,
+                const char *interface, char *const *envp)
+{
+    static const struct {
+        const char *name;
+        const char *before; /* the interface, in the value */
+        bool asked;         /* only with --net */
+    } rows[WORKER_NET_VARS] = {
+        { "GLOO_SOCKET_IFNAME", "", false },
+        { "TP_SOCKET_IFNAME", "", false },
+        /* Without "=", NCCL takes every interface whose name begins like that. */
+        { "NCCL_SOCKET_IFNAME", "=", true },
+    };
+
+    out->count = 0;
+    for (size_t i = 0; interface && *interface && i < ARRAY_LEN(rows); i++) {
+        if ((rows[i].asked && !c->net) || env_get(envp, rows[i].name))
+            continue;
+        out->vars[out->count].name = rows[i].name;
+        (void)snprintf(out->vars[out->count].value, sizeof out->vars[0].value,
+                       "%s%.15s", rows[i].before, interface);
+        out->count++;
+    }
+}
+
 int worker_env(struct text_list *out, const struct launch_config *c,
                const struct worker_place *p, char *const *envp,
                struct muster_error *err)
 {
     struct text_list l = { 0 };
+    struct worker_net net;
     int rc = 0;
 
     /* OpenMP complains of an empty number; the agents' secret is not the workers'. */
@@ -137,6 +163,9 @@ int worker_env(struct text_list *out, const struct launch_config *c,
     put_texts(&l, c, p, envp);
     if (p->served_addr)
         (void)put_int(&l, "MUSTER_MASTER_PORT", p->served_port);
+    worker_net(&net, c, p->interface, envp);
+    for (size_t i = 0; i < net.count; i++)
+        (void)env_put(&l, net.vars[i].name, net.vars[i].value);
     if (l.err)
         rc = err_nomem(err);
     else if (c->virtual_local_rank)

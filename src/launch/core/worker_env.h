@@ -20,6 +20,7 @@ struct worker_place {
     bool use_agent_store;
     const char *error_file; /* "" if there is no log directory */
     const char *timer_file; /* NULL: no file timer */
+    const char *interface;  /* of the workers' network; NULL or "": theirs to find */
 };
 
 /* The whole environment: the agent's (envp) with the worker's on top. MUSTER_EINVAL if
@@ -27,6 +28,19 @@ struct worker_place {
 int worker_env(struct text_list *out, const struct launch_config *c,
                const struct worker_place *p, char *const *envp,
                struct muster_error *err);
+
+/* The variables by which gloo, TensorPipe and, with --net, NCCL are told the interface.
+ * Those that the user has set are left alone, even if they are empty. */
+#define WORKER_NET_VARS 3
+struct worker_net {
+    struct {
+        const char *name;
+        char value[24];
+    } vars[WORKER_NET_VARS];
+    size_t count;
+};
+void worker_net(struct worker_net *out, const struct launch_config *c,
+                const char *interface, char *const *envp);
 
 /* argv, macros replaced. Not for ENTRY_FUNCTION. */
 int worker_argv(struct text_list *out, const struct launch_config *c,

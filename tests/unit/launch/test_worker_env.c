@@ -181,6 +181,43 @@ static void test_env_of_the_agent_counts(void **state)
     launch_config_fini(&c);
 }
 
+/* The interface for gloo, TensorPipe and (with --net) NCCL; what the user has set, even
+ * to nothing, stays. */
+static void test_network(void **state)
+{
+    static const struct {
+        const char *interface, *net, *set;
+        const char *gloo, *tp, *nccl;
+    } rows[] = {
+        { NULL, NULL, "A=", "(none)", "(none)", "(none)" },
+        { "", NULL, "A=", "(none)", "(none)", "(none)" },
+        { "eth0", NULL, "A=", "eth0", "eth0", "(none)" },
+        { "eth0", "10.1.0.0/16", "A=", "eth0", "eth0", "=eth0" },
+        { "eth0", "eth0", "NCCL_SOCKET_IFNAME=ib", "eth0", "eth0", "ib" },
+        { "eth0", "eth0", "GLOO_SOCKET_IFNAME=ib0", "ib0", "eth0", "=eth0" },
+        { "eth0", NULL, "GLOO_SOCKET_IFNAME=", "", "eth0", "(none)" },
+        { "eth0", NULL, "TP_SOCKET_IFNAME=lo", "eth0", "lo", "(none)" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char *const envp[] = { (char *)rows[i].set, NULL };
+        struct worker_place p = place;
+        struct launch_config c;
+        struct text_list env;
+
+        make(&c, ENTRY_EXEC);
+        assert_int_equal(text_set(&c.net, rows[i].net), 0);
+        p.interface = rows[i].interface;
+        assert_int_equal(worker_env(&env, &c, &p, envp, NULL), 0);
+        assert_string_equal(get(&env, "GLOO_SOCKET_IFNAME"), rows[i].gloo);
+        assert_string_equal(get(&env, "TP_SOCKET_IFNAME"), rows[i].tp);
+        assert_string_equal(get(&env, "NCCL_SOCKET_IFNAME"), rows[i].nccl);
+        text_list_fini(&env);
+        launch_config_fini(&c);
+    }
+}
+
 static void test_virtual_local_rank(void **state)
 {
     static const struct {
@@ -303,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_argv),
         cmocka_unit_test(test_env),
         cmocka_unit_test(test_env_of_the_agent_counts),
+        cmocka_unit_test(test_network),
         cmocka_unit_test(test_virtual_local_rank),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_prefix),
