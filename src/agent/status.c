@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
+#include "process/devices.h"
 #include "rendezvous/local_identity.h"
 #include "stacks/core/findings.h"
 #include "stacks/service.h"
@@ -28,6 +29,12 @@ struct sample {
     uint32_t cpu; /* thousandths of one CPU, as of at_ms */
 };
 
+struct gpus {
+    size_t count; /* 0 at the first look: there are none, and nobody looks again */
+    struct device_use uses[NODE_GPUS_MAX];
+    struct gpu_status told[NODE_GPUS_MAX]; /* with the names of uses */
+};
+
 struct agent_status {
     struct status *status;
     struct status_http *http;
@@ -38,6 +45,7 @@ struct agent_status {
     struct buf wait;
     char spares[RDZV_NAMES_SIZE];
     struct store_rate rate;
+    struct gpus *gpus; /* owned; NULL until somebody asks */
 };
 
 /* --- processes -------------------------------------------------------------------- */
@@ -135,6 +143,28 @@ static struct store_status describe_store(struct agent *a)
     };
 }
 
+static void describe_gpus(struct agent_status *st)
+{
+    const struct devices_machine machine = devices_real(environ);
+    struct gpus *g = st->gpus;
+
+    if (!g)
+        g = st->gpus = mem_calloc(1, sizeof *g);
+    else if (g->count == 0)
+        return;
+    if (!g)
+        return;
+    g->count = devices_use(&machine, g->uses, NODE_GPUS_MAX);
+    for (size_t i = 0; i < g->count; i++) {
+        const struct device_use *u = &g->uses[i];
+
+        g->told[i] = (struct gpu_status){ span_str(u->name), u->busy, u->celsius,
+                                          u->memory, u->memory_total };
+    }
+    st->own.gpus = g->told;
+    st->own.gpu_count = g->count;
+}
+
 static void describe_node(struct agent *a)
 {
     struct agent_status *st = a->status;
@@ -157,6 +187,7 @@ static void describe_node(struct agent *a)
         .workers = st->workers,
         .worker_count = (size_t)a->config->nproc,
     };
+    describe_gpus(st);
     for (size_t i = 0; i < st->own.worker_count; i++)
         describe_worker(a, i, &st->workers[i]);
 }
@@ -421,6 +452,7 @@ void agent_status_free(struct agent *a)
     buf_fini(&a->status->wait);
     mem_free(a->status->workers);
     mem_free(a->status->samples);
+    mem_free(a->status->gpus);
     mem_free(a->status);
     a->status = NULL;
 }

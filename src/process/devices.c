@@ -146,6 +146,52 @@ static bool list_nvml(const struct devices_machine *p, struct device_list *l)
     return true;
 }
 
+typedef int (*nvml_text_fn)(void *device, char *text, unsigned size);
+typedef int (*nvml_busy_fn)(void *device, unsigned of[2]); /* GPU, memory */
+typedef int (*nvml_memory_fn)(void *device, unsigned long long of[3]);
+typedef int (*nvml_heat_fn)(void *device, int sensor, unsigned *celsius);
+
+size_t devices_use(const struct devices_machine *p, struct device_use *out, size_t size)
+{
+    const nvml_init_fn init = (nvml_init_fn)symbol(p, NVML, "nvmlInit_v2");
+    const nvml_count_fn count = (nvml_count_fn)symbol(p, NVML, "nvmlDeviceGetCount_v2");
+    const nvml_handle_fn handle =
+        (nvml_handle_fn)symbol(p, NVML, "nvmlDeviceGetHandleByIndex_v2");
+    const nvml_text_fn name = (nvml_text_fn)symbol(p, NVML, "nvmlDeviceGetName");
+    const nvml_busy_fn busy =
+        (nvml_busy_fn)symbol(p, NVML, "nvmlDeviceGetUtilizationRates");
+    const nvml_memory_fn memory =
+        (nvml_memory_fn)symbol(p, NVML, "nvmlDeviceGetMemoryInfo");
+    const nvml_heat_fn heat = (nvml_heat_fn)symbol(p, NVML, "nvmlDeviceGetTemperature");
+    unsigned n = 0;
+    size_t done = 0;
+
+    if (!init || !count || !handle || init() != 0 || count(&n) != 0)
+        return 0;
+    for (; done < n && done < size; done++) {
+        struct device_use *u = &out[done];
+        unsigned long long bytes[3] = { 0 }; /* total, free, used */
+        unsigned rates[2] = { 0 }, celsius = 0;
+        void *device;
+
+        *u = (struct device_use){ 0 };
+        if (handle((unsigned)done, &device) != 0)
+            break;
+        if (name)
+            (void)name(device, u->name, sizeof u->name);
+        u->name[sizeof u->name - 1] = '\0';
+        if (busy && busy(device, rates) == 0)
+            u->busy = rates[0];
+        if (heat && heat(device, 0, &celsius) == 0)
+            u->celsius = celsius;
+        if (memory && memory(device, bytes) == 0) {
+            u->memory_total = bytes[0];
+            u->memory = bytes[2];
+        }
+    }
+    return done;
+}
+
 typedef int (*cuda_init_fn)(unsigned flags);
 typedef int (*cuda_count_fn)(int *n);
 typedef int (*cuda_pci_fn)(char *text, int size, int device);

@@ -29,4 +29,17 @@ int devices_count(const struct devices_machine *machine, const char *word, int64
 /* The GPUs that a process started here would see, in the order of their numbers. */
 void devices_gpus(const struct devices_machine *machine, struct device_list *out);
 
+/* What a GPU does now. What its driver does not tell is 0. */
+struct device_use {
+    char name[64];
+    uint32_t busy; /* percent of the last moments in which it computed */
+    uint32_t celsius;
+    uint64_t memory, memory_total; /* bytes */
+};
+
+/* What all NVIDIA GPUs of the machine do, by NVML, in its order; at most size of them.
+ * Returns how many. NVML stays initialized, so that asking again is quick. */
+size_t devices_use(const struct devices_machine *machine, struct device_use *out,
+                   size_t size);
+
 #endif

@@ -266,3 +266,32 @@ def test_a_job_that_nobody_looks_at_loads_no_more_libraries():
     text = subprocess.run(["readelf", "-d", str(MUSTER)], capture_output=True, text=True, check=True).stdout
     needed = {name.split(".so")[0] for name in re.findall(r"NEEDED.*\[(.*?)\]", text)}
     assert {n for n in needed if not n.startswith("ld-linux")} == {"libc", "libjansson", "libuv"}
+
+
+NVML = """
+#include <stdio.h>
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d) { *d = (void *)(long)(i + 1); return 0; }
+int nvmlDeviceGetName(void *d, char *t, unsigned n) { return snprintf(t, n, "H100 \\033[2J") < 0; }
+int nvmlDeviceGetUtilizationRates(void *d, unsigned r[2]) { r[0] = 90 + 2 * (long)d; return 0; }
+int nvmlDeviceGetMemoryInfo(void *d, unsigned long long m[3]) { m[0] = 80ull << 30; m[2] = 20ull << 30; return 0; }
+int nvmlDeviceGetTemperature(void *d, int s, unsigned *c) { *c = 61; return s; }
+"""
+
+
+def test_gpus_by_nvml(tmp_path):
+    """A library of recorded answers stands in for NVIDIA's: nobody here has a GPU."""
+    (tmp_path / "nvml.c").write_text(NVML)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", tmp_path / "nvml.c"], check=True)
+    j = start(tmp_path, "--standalone", page=None, env={"LD_LIBRARY_PATH": str(tmp_path)})
+    try:
+        s = running(j)
+        fits(s, "status")
+        gpus = s["nodes"][0]["gpus"]
+        assert [g["utilization"] for g in gpus] == [92, 94] and gpus[0]["memory"] == 20 << 30, gpus
+        text = muster("status", j.pid).stdout
+        assert "2 GPUs 93 % busy, 40.0 GiB of 160.0 GiB" in text and "\x1b" not in text, text
+    finally:
+        (tmp_path / "end").touch()
+        stop(j)

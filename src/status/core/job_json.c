@@ -162,6 +162,24 @@ static void put_counts(struct buf *out, const struct job_node *n)
     put_str(out, "}");
 }
 
+static void put_gpus(struct buf *out, const struct node_status *f)
+{
+    for (size_t i = 0; i < f->gpu_count; i++) {
+        const struct gpu_status *g = &f->gpus[i];
+
+        put_key_int(out,
+                    i ? ", {\"index\": " : ", \"gpus\": [{\"index\": ", (int64_t)i);
+        put_key_text(out, ", \"name\": ", g->name);
+        put_key_int(out, ", \"utilization\": ", g->busy);
+        put_key_int(out, ", \"temperature\": ", g->celsius);
+        put_key_int(out, ", \"memory\": ", (int64_t)g->memory);
+        put_key_int(out, ", \"memory_total\": ", (int64_t)g->memory_total);
+        put_str(out, "}");
+    }
+    if (f->gpu_count)
+        put_str(out, "]");
+}
+
 static void put_node(struct buf *out, const struct job_node *n, bool workers)
 {
     const struct node_status *f = n->facts;
@@ -191,6 +209,7 @@ static void put_node(struct buf *out, const struct job_node *n, bool workers)
         put_percent(out, node_status_cpu(f));
         put_key_int(out, ", \"memory\": ", (int64_t)node_status_memory(f));
         put_key_int(out, ", \"agent_memory\": ", (int64_t)f->memory);
+        put_gpus(out, f);
         if (f->store.present) {
             put_str(out, ", \"store\": ");
             put_store(out, &f->store);

@@ -52,10 +52,11 @@ static void put_worker(struct buf *out, const struct worker_status *w)
     (void)buf_u64(out, w->cpu_ms);
 }
 
-/* A format byte, then fields of a fixed size, then the texts and the workers. */
+/* A format byte, then fields of a fixed size, then the texts, workers and GPUs. */
 void node_status_encode(struct buf *out, const struct node_status *n)
 {
     const size_t workers = MIN_OF(n->worker_count, (size_t)NODE_WORKERS_MAX);
+    const size_t gpus = MIN_OF(n->gpu_count, (size_t)NODE_GPUS_MAX);
     const struct store_status *s = &n->store;
 
     (void)buf_u8(out, FORMAT);
@@ -79,6 +80,14 @@ void node_status_encode(struct buf *out, const struct node_status *n)
     (void)buf_u32(out, (uint32_t)workers);
     for (size_t i = 0; i < workers; i++)
         put_worker(out, &n->workers[i]);
+    (void)buf_u32(out, (uint32_t)gpus);
+    for (size_t i = 0; i < gpus; i++) {
+        (void)buf_u32(out, n->gpus[i].busy);
+        (void)buf_u32(out, n->gpus[i].celsius);
+        (void)buf_u64(out, n->gpus[i].memory);
+        (void)buf_u64(out, n->gpus[i].memory_total);
+        put_text(out, n->gpus[i].name, NODE_GPU_NAME);
+    }
 }
 
 struct reader {
@@ -147,6 +156,29 @@ static void take_worker(struct reader *r, struct worker_status *w)
     w->cpu_ms = take_u64(r);
 }
 
+static int take_gpus(struct reader *r, struct node_status *n)
+{
+    const uint32_t count = take_u32(r);
+
+    if (r->truncated || count > NODE_GPUS_MAX)
+        return MUSTER_EPROTO;
+    if (count == 0)
+        return 0;
+    n->gpus = mem_calloc(count, sizeof *n->gpus);
+    if (!n->gpus)
+        return MUSTER_ENOMEM;
+    for (n->gpu_count = 0; n->gpu_count < count; n->gpu_count++) {
+        struct gpu_status *g = &n->gpus[n->gpu_count];
+
+        g->busy = take_u32(r);
+        g->celsius = take_u32(r);
+        g->memory = take_u64(r);
+        g->memory_total = take_u64(r);
+        g->name = take_text(r, NODE_GPU_NAME);
+    }
+    return r->truncated ? MUSTER_EPROTO : 0;
+}
+
 int node_status_decode(struct span bytes, struct node_status *out,
                        struct muster_error *err)
 {
@@ -185,6 +217,13 @@ int node_status_decode(struct span bytes, struct node_status *out,
     }
     for (size_t i = 0; i < n.worker_count; i++)
         take_worker(&r, &n.workers[i]);
+    const int rc = take_gpus(&r, &n);
+    if (rc != 0) {
+        node_status_fini(&n);
+        return rc == MUSTER_ENOMEM
+                   ? err_nomem(err)
+                   : err_set(err, rc, "a node's status is cut off at its GPUs");
+    }
     *out = n;
     return 0;
 }
@@ -194,6 +233,7 @@ void node_status_fini(struct node_status *n)
     if (!n)
         return;
     mem_free(n->workers);
+    mem_free(n->gpus);
     *n = (struct node_status){ 0 };
 }
 

@@ -73,6 +73,15 @@ struct store_rate {
 
 uint32_t store_rate(struct store_rate *r, uint64_t requests, uint64_t now_ms);
 
+/* What a GPU of the node does now. */
+struct gpu_status {
+    struct span name;
+    uint32_t busy, celsius;        /* percent; 0 if it is not known */
+    uint64_t memory, memory_total; /* bytes */
+};
+
+#define NODE_GPUS_MAX    64u
+#define NODE_GPU_NAME    64u
 #define NODE_WAIT_MAX    512u
 #define NODE_VERSION_MAX 32u
 #define NODE_WORKERS_MAX 2048u
@@ -89,6 +98,8 @@ struct node_status {
     struct store_status store;
     struct worker_status *workers; /* owned if decoded; local rank order */
     size_t worker_count;
+    struct gpu_status *gpus; /* owned if decoded; in the driver's order */
+    size_t gpu_count;
 };
 
 /* Appends the encoded status with at most NODE_WORKERS_MAX workers, so that it has at

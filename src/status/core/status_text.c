@@ -225,13 +225,35 @@ static bool status_differs(const json_t *node, double median)
            json_object_get(node, "cpu") && (own < median / 2 || own > median * 2);
 }
 
+/* "8 GPUs 93 % busy, 512.0 of 640.0 GiB" */
+static void put_gpus(struct buf *out, const json_t *gpus)
+{
+    uint64_t memory = 0, total = 0;
+    const json_t *g;
+    double busy = 0;
+    size_t i;
+
+    json_array_foreach(gpus, i, g)
+    {
+        busy += json_num(g, "utilization", 0);
+        memory += json_count(g, "memory");
+        total += json_count(g, "memory_total");
+    }
+    put_count(out, (int64_t)json_array_size(gpus), "GPU", "GPUs");
+    (void)buf_printf(out, " %.0f %% busy, ", busy / (double)json_array_size(gpus));
+    put_bytes(out, memory);
+    put_str(out, " of ");
+    put_bytes(out, total);
+}
+
 void status_remark(struct buf *out, const json_t *status, const json_t *node,
                    double median)
 {
     const struct span waiting = json_span(node, "waiting"),
                       why = json_span(node, "why"),
                       version = json_span(node, "version");
-    const json_t *store = json_object_get(node, "store");
+    const json_t *store = json_object_get(node, "store"),
+                 *gpus = json_object_get(node, "gpus");
     const char *sep = "";
 
     if (json_num(node, "since", 0) > 0 &&
@@ -243,6 +265,11 @@ void status_remark(struct buf *out, const json_t *status, const json_t *node,
     }
     if (json_is_true(json_object_get(node, "coordinator"))) {
         (void)buf_printf(out, "%scoordinator", sep);
+        sep = ", ";
+    }
+    if (json_array_size(gpus)) {
+        put_str(out, sep);
+        put_gpus(out, gpus);
         sep = ", ";
     }
     if (store) {

@@ -128,6 +128,33 @@ static int nvml_uuid(void *device, char *text, unsigned size)
     return 0;
 }
 
+static int nvml_name(void *device, char *text, unsigned size)
+{
+    (void)snprintf(text, size, "NVIDIA H100 %zu", (size_t)(uintptr_t)device);
+    return 0;
+}
+
+static int nvml_busy(void *device, unsigned of[2])
+{
+    of[0] = 90 + (unsigned)(uintptr_t)device;
+    of[1] = 7;
+    return 0;
+}
+
+static int nvml_memory(void *device, unsigned long long of[3])
+{
+    of[0] = 80ull << 30;
+    of[2] = (unsigned long long)(uintptr_t)device << 30;
+    of[1] = of[0] - of[2];
+    return 0;
+}
+
+static int nvml_heat(void *device, int sensor, unsigned *celsius)
+{
+    *celsius = 60;
+    return (uintptr_t)device == 2 ? 3 /* not supported */ : sensor;
+}
+
 /* A driver of three. */
 static int cuda_init(unsigned flags)
 {
@@ -172,6 +199,10 @@ static void *some_libraries(void *ctx, const char *library, const char *name)
         { "nvmlDeviceGetCount_v2", (void *)nvml_count },
         { "nvmlDeviceGetHandleByIndex_v2", (void *)nvml_handle },
         { "nvmlDeviceGetUUID", (void *)nvml_uuid },
+        { "nvmlDeviceGetName", (void *)nvml_name },
+        { "nvmlDeviceGetUtilizationRates", (void *)nvml_busy },
+        { "nvmlDeviceGetMemoryInfo", (void *)nvml_memory },
+        { "nvmlDeviceGetTemperature", (void *)nvml_heat },
         { "cuInit", (void *)cuda_init },
         { "cuDeviceGetCount", (void *)cuda_count },
         { "cuDeviceGetPCIBusId", (void *)cuda_pci },
@@ -213,6 +244,27 @@ static void test_libraries(void **state)
     assert_int_equal(count("libze_loader.so.1", "xpu", NULL), 5);
     assert_int_equal(count("libze_loader.so.1", "auto", NULL), 5);
     assert_int_equal(count("libze_loader.so.1", "gpu", NULL), -1);
+}
+
+static void test_what_gpus_do(void **state)
+{
+    char *const envp[] = { NULL };
+    const struct devices_machine there = { root, some_libraries,
+                                           (void *)(uintptr_t) "libnvidia-ml.so.1",
+                                           envp },
+                                 none = { root, no_library, NULL, envp };
+    struct device_use u[4];
+
+    (void)state;
+    assert_int_equal(devices_use(&none, u, 4), 0);
+    assert_int_equal(devices_use(&there, u, 1), 1);
+    assert_int_equal(devices_use(&there, u, 4), 2);
+    assert_string_equal(u[1].name, "NVIDIA H100 2");
+    assert_int_equal(u[1].busy, 92);
+    assert_int_equal(u[1].memory, 2ull << 30);
+    assert_int_equal(u[1].memory_total, 80ull << 30);
+    assert_int_equal(u[0].celsius, 60);
+    assert_int_equal(u[1].celsius, 0); /* Its driver does not tell. */
 }
 
 static void test_nothing_there(void **state)
@@ -277,6 +329,7 @@ int main(void)
         cmocka_unit_test(test_visible),
         cmocka_unit_test(test_intel_mask),
         cmocka_unit_test_setup_teardown(test_libraries, make_tree, NULL),
+        cmocka_unit_test(test_what_gpus_do),
         cmocka_unit_test(test_nothing_there),
         cmocka_unit_test(test_a_container_with_one_cpu),
         cmocka_unit_test_teardown(test_trees, remove_tree),

@@ -576,6 +576,8 @@ static void facts_travel(void **state)
         { WORKER_FAILED, 77, -9, 1ull << 40, 123456, 99 },
         { WORKER_RUNNING, 78, 0, 5, 6, 7 },
     };
+    struct gpu_status g[] = { { span_str("H100"), 93, 61, 1ull << 33, 1ull << 36 },
+                              { span_str("H100"), 95, 62, 1ull << 34, 1ull << 36 } };
     const struct node_status n = { .state = NODE_STOPPING,
                                    .round = -1,
                                    .group_rank = 3,
@@ -587,7 +589,9 @@ static void facts_travel(void **state)
                                    .wait = span_str("3 of 4"),
                                    .store = { true, 1, 2, 3, 4, 5, 6, 7 },
                                    .workers = w,
-                                   .worker_count = 2 };
+                                   .worker_count = 2,
+                                   .gpus = g,
+                                   .gpu_count = 2 };
     struct node_status back;
     struct buf b;
 
@@ -604,6 +608,10 @@ static void facts_travel(void **state)
     assert_int_equal(back.worker_count, 2);
     assert_int_equal(back.workers[0].code, -9);
     assert_int_equal(back.workers[0].memory, 1ull << 40);
+    assert_int_equal(back.gpu_count, 2);
+    assert_int_equal(back.gpus[1].busy, 95);
+    assert_int_equal(back.gpus[1].memory, 1ull << 34);
+    assert_true(span_eq(back.gpus[0].name, span_str("H100")));
     node_status_fini(&back);
     for (size_t cut = 0; cut < buf_len(&b); cut++)
         assert_int_equal(node_status_decode(span_of(buf_data(&b), cut), &back, NULL),
