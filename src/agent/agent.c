@@ -230,7 +230,7 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         if (a->core.why == WHY_MEMBERSHIP)
             agent_job_moved(a);
         agent_log(a, fx);
-        a->workers[fx->worker].signalled = true;
+        a->workers[fx->worker].signalled_us = clock_now().wall_us;
         guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);
         break;
     case AGENT_FX_LEFTOVERS:

@@ -29,8 +29,8 @@
 struct agent_worker {
     pid_t pid; /* 0 until the guard has told */
     bool answered, exited;
-    bool signalled; /* by us, before it was gone */
-    bool dumped;    /* a core */
+    int64_t signalled_us; /* wall clock: by us, before it was gone; 0: not */
+    bool dumped;          /* a core */
     uint64_t peak_kb;
     bool asked_warm, forked; /* of the warm interpreter; by it */
     int code;                /* as Python has it */
@@ -230,6 +230,8 @@ struct failure_words {
 void agent_describe(struct agent *a, int64_t local_rank, struct failure_words *words,
                     struct record_entry *e);
 void agent_words_fini(struct failure_words *words);
+/* We ended it, but it was failing by itself: it has written why. */
+bool agent_was_failing(struct agent *a, int64_t local_rank);
 
 /* job.c */
 int64_t agent_job_round(const struct agent *a); /* as the job counts them */

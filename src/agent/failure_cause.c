@@ -255,10 +255,33 @@ static void label_shared(struct buf *lines)
     *lines = b;
 }
 
+#define FAILING_US 1000000 /* from a traceback to the end of its process */
+
+bool agent_was_failing(struct agent *a, int64_t i)
+{
+    const struct agent_worker *w = &a->workers[i];
+    struct buf tail;
+    int64_t traceback_us = 0;
+    bool whole;
+    char *path;
+
+    if (!w->signalled_us || w->code != -a->core.stop_sig)
+        return false;
+    if (w->error_file && w->error_file[0] && access(w->error_file, F_OK) == 0)
+        return true;
+    buf_init(&tail, SIZE_MAX);
+    logs_tail(a->logs, i, &tail, &whole, &path, &traceback_us);
+    buf_fini(&tail);
+    mem_free(path);
+    /* An older one was caught, or it would have ended long ago. */
+    return whole && traceback_us > w->signalled_us - FAILING_US;
+}
+
 void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
                     struct record_entry *e)
 {
     const struct agent_worker *w = &a->workers[i];
+    const bool failing = agent_was_failing(a, i);
     struct buf tail;
     int64_t traceback_us;
     bool whole;
@@ -271,15 +294,16 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
     if (!whole && a->config->nproc > 1)
         label_shared(&f->words.lines);
     buf_fini(&tail);
-    if (traceback_us > a->started_us && traceback_us < e->at_us)
+    /* One that we ended is never the first: its traceback may have been caught. */
+    if (!failing && traceback_us > a->started_us && traceback_us < e->at_us)
         e->at_us = traceback_us;
     take_error_words(a, i, f);
-    if (is_crash(-w->code) && f->words.python) {
+    if (f->words.python && (is_crash(-w->code) || failing)) {
         /* It raised an exception, and then its own threads crashed while Python shut
-         * down. */
+         * down, or we ended it. */
         e->cause = CAUSE_EXCEPTION;
         (void)buf_append_span(&f->text, buf_span(&f->words.text));
-        if (w->code != -SIGABRT)
+        if (w->code != -SIGABRT && is_crash(-w->code))
             (void)buf_printf(&f->text, " (and then %s)", agent_signal_name(-w->code));
     } else if (w->code == -SIGABRT && f->words.aborts) {
         e->cause = CAUSE_CRASH;

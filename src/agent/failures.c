@@ -107,7 +107,7 @@ static void take_own_words(struct agent *a, struct failure *f, int64_t i)
     struct record_entry e = { .at_us = a->workers[i].exited_us };
     struct failure_words words;
 
-    if (f->code < 0)
+    if (f->code < 0 && !agent_was_failing(a, i))
         return; /* People search for torch's words about a signal, so keep them. */
     agent_describe(a, i, &words, &e);
     if (words.words.python)
@@ -197,7 +197,7 @@ static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kill
     if (logged_with_restart(a, f))
         return;
     if (f->local_rank >= 0 && f->local_rank < a->config->nproc &&
-        a->workers[f->local_rank].signalled && f->code == -a->core.stop_sig)
+        a->workers[f->local_rank].signalled_us && f->code == -a->core.stop_sig)
         return; /* We ended it ourselves because of --hang. */
     buf_init(&b, 1024);
     if (exit_cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)

@@ -553,9 +553,12 @@ void agent_write_report(struct agent *a)
  */
 
 /* A worker that we told to go, and that went, has not failed. */
-static bool was_stopped(const struct agent *a, const struct agent_worker *w)
+static bool was_stopped(struct agent *a, int64_t i)
 {
-    return w->signalled && (w->code == -a->core.stop_sig || w->code == -9);
+    const struct agent_worker *w = &a->workers[i];
+
+    return w->signalled_us && (w->code == -a->core.stop_sig || w->code == -9) &&
+           !agent_was_failing(a, i);
 }
 
 static struct record_entry entry_of(const struct agent *a, int64_t i)
@@ -632,7 +635,7 @@ static bool worst_of_ours(struct agent *a, struct record_entry *e,
         struct record_entry f = entry_of(a, i);
         struct failure_words its;
 
-        if (!w->exited || w->code == 0 || was_stopped(a, w))
+        if (!w->exited || w->code == 0 || was_stopped(a, i))
             continue;
         agent_describe(a, i, &its, &f);
         if (any && judge_compare(e, &f) <= 0) {
@@ -721,7 +724,7 @@ void agent_job_exited(struct agent *a, int64_t i)
     struct agent_worker *w = &a->workers[i];
 
     w->exited_mono_us = (int64_t)now.mono_us - MAX_OF(now.wall_us - w->exited_us, 0);
-    if (w->code != 0 && !w->signalled && a->job.ranks_sent &&
+    if (w->code != 0 && !w->signalled_us && a->job.ranks_sent &&
         (a->core.phase == AGENT_STARTING || a->core.phase == AGENT_RUNNING))
         publish(a, i);
 }
@@ -753,7 +756,7 @@ void agent_job_report(struct agent *a)
     for (int64_t i = 0; i < a->config->nproc; i++) {
         const struct agent_worker *w = &a->workers[i];
 
-        if (was_stopped(a, w)) {
+        if (was_stopped(a, i)) {
             stopped++;
         } else if (w->exited && w->code != 0) {
             failed++;

@@ -86,9 +86,9 @@ static void describe_worker(struct agent *a, size_t i, struct worker_status *out
 
     *out = (struct worker_status){ .pid = w->pid, .code = w->code };
     if (w->exited) {
-        out->state = w->code == 0   ? WORKER_SUCCEEDED
-                     : w->signalled ? WORKER_ENDED
-                                    : WORKER_FAILED;
+        out->state = w->code == 0      ? WORKER_SUCCEEDED
+                     : w->signalled_us ? WORKER_ENDED
+                                       : WORKER_FAILED;
     } else if (w->pid == 0) {
         out->state = a->core.phase == AGENT_STARTING ? WORKER_STARTING : WORKER_NONE;
     } else if (read_stat(w->pid, &stat)) {

@@ -301,3 +301,33 @@ def test_lost_coordinator_on_etcd(tmp_path, etcd):
     assert re.match(r"muster: the job failed: \S+ was lost \((its connection broke|no sign of life for [\d.]+ s)\): it hosted the workers' store "
                     r"and ranks 0 to 1\n +it was last heard of at \d\d:\d\d:\d\d", told), told
     assert {node["address"]: node["state"] for node in nodes} == {"127.0.0.1": "lost", "127.0.0.2": "here"}
+
+
+FAILING = """
+import json, os, signal, sys, traceback
+if os.environ["RANK"] == "1":
+    open(sys.argv[1]).read(1)  # until rank 0 is failing
+    raise ValueError("the second one")
+if sys.argv[2] == "file":
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as f:
+        json.dump({"message": {"message": "KeyError: 'the first one'", "extraInfo": {"py_callstack": "", "timestamp": "1"}}}, f)
+elif sys.argv[2] == "traceback":
+    try:
+        raise KeyError("the first one")
+    except KeyError:
+        traceback.print_exc()
+os.write(os.open(sys.argv[1], os.O_WRONLY), b"x")  # and now it takes its time to end
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("how,failed", [("file", 2), ("traceback", 2), ("innocent", 1)])
+def test_a_rank_that_was_failing_by_itself_is_no_victim(tmp_path, how, failed):
+    """Two ranks fail together; the one that is still at it when it is told to go has failed, too. Restarts are left, so nobody waits for it."""
+    (tmp_path / "t.py").write_text(FAILING)
+    os.mkfifo(tmp_path / "fifo")
+    run = subprocess.run([str(MUSTER), "run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", "--report=r.json", "t.py", "fifo", how],
+                         env=environment(PYTHON_EXEC=sys.executable), stderr=subprocess.PIPE, text=True, timeout=60, cwd=tmp_path)
+    first = json.loads((tmp_path / "r.json").read_text())["rounds"][0]
+    assert run.returncode == 1 and first["failed"] == failed, (run.stderr, first)
+    assert re.search(r"muster: rank 1 .*ValueError: the second one.* Restart 1 of 1", run.stderr), run.stderr

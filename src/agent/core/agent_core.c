@@ -166,7 +166,7 @@ static void on_leftovers(struct agent_core *g, struct now now,
         g->why = WHY_SUCCESS; /* no failure, or we would be stopping */
         g->phase = AGENT_STOPPING;
         g->due_ms = now.mono_ms + AGENT_LEFTOVER_MS;
-        g->tell_ms = MONO_NEVER;
+        g->ask_ms = g->tell_ms = MONO_NEVER;
     }
     if (g->phase != AGENT_STOPPING)
         return;
@@ -614,6 +614,29 @@ static void kill_all(struct agent_core *g, struct now now, bool late,
                                                .code = late && g->alive > 0 });
 }
 
+/* Tells the workers to go, by stop_sig. */
+static void ask_to_go(struct agent_core *g, struct now now,
+                      struct agent_core_fx_list *fx)
+{
+    g->ask_ms = MONO_NEVER;
+    for (int64_t i = 0; i < g->set.nproc; i++)
+        if (g->workers[i].alive)
+            agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_SIGNAL,
+                                                       .worker = i,
+                                                       .sig = g->stop_sig });
+    if (g->alive < g->set.nproc)
+        agent_core_ask_leftovers(g, now, fx);
+}
+
+/* Ranks that fail together do so within milliseconds: those that would be told to go in
+ * the middle of their own tracebacks are let end by themselves, where nothing waits for
+ * the next attempt. */
+static bool is_last_failure(const struct agent_core *g)
+{
+    return g->remaining == 0 &&
+           (g->why == WHY_PEER || (g->why == WHY_FAILURE && any_failed(g)));
+}
+
 static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int sig,
                             uint64_t grace_ms, struct now now,
                             struct agent_core_fx_list *fx)
@@ -624,16 +647,16 @@ static void agent_core_stop(struct agent_core *g, enum agent_core_why why, int s
     g->due_ms =
         grace_ms < MONO_NEVER - now.mono_ms ? now.mono_ms + grace_ms : MONO_NEVER;
     g->tell_ms = grace_ms > AGENT_TELL_MS ? now.mono_ms + AGENT_TELL_MS : MONO_NEVER;
+    g->ask_ms = MONO_NEVER;
     if (g->empty) {
         agent_core_drain(g, fx);
         return;
     }
-    for (int64_t i = 0; i < g->set.nproc; i++)
-        if (g->workers[i].alive)
-            agent_core_put(fx, (struct agent_core_fx){
-                                   .kind = AGENT_FX_SIGNAL, .worker = i, .sig = sig });
-    if (g->alive < g->set.nproc)
-        agent_core_ask_leftovers(g, now, fx);
+    if (is_last_failure(g) && g->alive > 0 && grace_ms > AGENT_PATIENCE_MS) {
+        g->ask_ms = now.mono_ms + AGENT_PATIENCE_MS;
+        return;
+    }
+    ask_to_go(g, now, fx);
     if (grace_ms == 0)
         kill_all(g, now, false, fx);
 }
@@ -717,6 +740,8 @@ static void agent_core_on_signal(struct agent_core *g,
 static void agent_core_on_timeout(struct agent_core *g, struct now now,
                                   struct agent_core_fx_list *fx)
 {
+    if (g->phase == AGENT_STOPPING && now.mono_ms >= g->ask_ms)
+        ask_to_go(g, now, fx);
     if (g->phase == AGENT_STOPPING && now.mono_ms >= g->tell_ms) {
         g->tell_ms = MONO_NEVER;
         if (g->alive > 0 && now.mono_ms < g->due_ms)

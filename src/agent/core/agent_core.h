@@ -10,7 +10,9 @@
 #include "base/base.h"
 #include "muster/error.h"
 
-#define AGENT_TELL_MS     2000u  /* workers that have not gone by then are named */
+#define AGENT_TELL_MS 2000u /* workers that have not gone by then are named */
+#define AGENT_PATIENCE_MS                                                              \
+    100u /* torchrun's interval: ranks that fail with the first end by themselves */
 #define AGENT_REAP_MS     30000u /* after SIGKILL; only a kernel wait outlasts it */
 #define AGENT_LEFTOVER_MS 5000u  /* what workers left behind gets so long to go */
 #define AGENT_BARRIER_LOST_MS                                                          \
@@ -166,6 +168,7 @@ struct agent_core {
     int signals;          /* how many came, */
     int interrupts;       /* and how many of them were SIGINT */
     uint64_t due_ms;      /* MONO_NEVER if nothing is awaited by time */
+    uint64_t ask_ms;      /* STOPPING: when to tell them; MONO_NEVER: they know */
     uint64_t tell_ms;     /* STOPPING: when to say who has not gone */
 };
 
@@ -183,7 +186,8 @@ int agent_core_fx_reserve(const struct agent_core *g, struct agent_core_fx_list 
 
 static inline uint64_t agent_core_deadline(const struct agent_core *g)
 {
-    return g->phase == AGENT_STOPPING ? MIN_OF(g->due_ms, g->tell_ms) : g->due_ms;
+    return g->phase == AGENT_STOPPING ? MIN_OF(g->due_ms, MIN_OF(g->ask_ms, g->tell_ms))
+                                      : g->due_ms;
 }
 
 /* TORCHELASTIC_RESTART_COUNT of the current attempt. */

@@ -114,6 +114,9 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
         ev.kind = AGENT_EV_ASSIGNED;
         ev.worker = worker;
         ev.code = 1;
+    } else if (strstr(word, "ms") && sscanf(word, "%d", &code) == 1) {
+        ev.kind = AGENT_EV_TIMEOUT;
+        *ms += (uint64_t)code;
     } else if (sscanf(word, "%ds", &code) == 1) {
         ev.kind = AGENT_EV_TIMEOUT;
         *ms += (uint64_t)code * 1000;
@@ -148,36 +151,49 @@ static const struct play plays[] = {
     { "the first is gone before the second is there",
       "begin joined assigned exit0=0 empty started exit1=1 empty drained verdict left",
       UP_FX " leftovers drain judge say-failed+final leave+close finish1" },
-    { "one fails, no restarts", UP "exit1=3 exit0-15 empty drained verdict left",
+    { "one fails, no restarts", UP "exit1=3 100ms exit0-15 empty drained verdict left",
       UP_FX " signal0:15 leftovers drain judge say-failed+final leave+close finish1" },
+    { "all fail together, and say so themselves",
+      UP "exit1=3 exit0=1 empty drained verdict left",
+      UP_FX " drain judge say-failed+final leave+close finish1" },
+    { "they leave something behind", UP "exit1=3 exit0=1 leftovers empty drained",
+      UP_FX " leftovers drain judge" },
+    { "the others have 100 ms for that, and the restart's grace in all",
+      "grace=1 " UP "exit1=3 99ms 1ms 900ms exit0-9",
+      UP_FX " signal0:15 leftovers say-kill0:15 kill-all" },
+    { "no patience where a restart waits", "restarts=1 " UP "exit1=3 exit0=1 empty",
+      UP_FX " signal0:15 leftovers drain" },
+    { "patience is over when somebody asks for the end",
+      UP "exit1=3 sig2 exit0-2 empty", UP_FX " say-signal signal0:2 leftovers drain" },
     { "one fails, one restart",
       "restarts=1 " UP "exit1=3 exit0-15 empty drained joined assigned started "
       "exit0=0 exit1=0 empty drained opened left",
       UP_FX " signal0:15 leftovers drain judge say-failed join assign start1 drain "
             "say-succeeded barrier leave+close finish0" },
     { "a failure while starting waits",
-      "begin joined assigned exit0=1 started exit1-15 empty drained verdict left",
+      "begin joined assigned exit0=1 started 100ms exit1-15 empty drained verdict left",
       UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close finish1" },
-    { "a worker will not go", UP "exit1=3 30s exit0-9 empty drained verdict left",
+    { "a worker will not go", UP "exit1=3 100ms 30s exit0-9 empty drained verdict left",
       UP_FX " signal0:15 leftovers say-kill0:15 kill-all drain judge say-failed+final "
             "leave+close finish1" },
     { "a worker takes its time, and is named once",
-      UP "exit1=3 1s 1s 1s exit0-15 empty",
+      UP "exit1=3 100ms 1s 1s 1s exit0-15 empty",
       UP_FX " signal0:15 leftovers say-waiting drain" },
-    { "restarts have a time of their own", "grace=5 " UP "exit1=3 4s 1s exit0-9 empty",
+    { "restarts have a time of their own",
+      "grace=5 " UP "exit1=3 100ms 4s 1s exit0-9 empty",
       UP_FX " signal0:15 leftovers say-waiting say-kill0:15 kill-all drain" },
     { "one that is too short to tell of", "grace=2 " UP "changed 2s exit0-9 exit1-9",
       UP_FX " signal0:15 signal1:15 say-kill0:15 say-kill1:15 kill-all" },
     { "none at all", "grace=0 " UP "exit1=3 exit0-9 empty",
       UP_FX " signal0:15 leftovers say-kill0:15 kill-all drain" },
     { "what a worker left is not named",
-      UP "exit1=3 exit0-15 leftovers 2s empty drained",
+      UP "exit1=3 100ms exit0-15 leftovers 2s empty drained",
       UP_FX " signal0:15 leftovers leftovers drain judge" },
     { "a signal has its own time, and tells, too",
       "grace=0 " UP "sig15 2s 28s exit0-9 exit1-9",
       UP_FX " say-signal signal0:15 signal1:15 say-waiting say-kill0:15 say-kill1:15 "
             "kill-all" },
-    { "nor by SIGKILL", UP "exit1=3 30s 30s drained verdict left",
+    { "nor by SIGKILL", UP "exit1=3 100ms 30s 30s drained verdict left",
       UP_FX " signal0:15 leftovers say-kill0:15 kill-all say-abandoned drain "
             "judge say-failed+final leave+close finish1" },
     { "a daemon outlives success", UP "exit0=0 exit1=0 leftovers 5s empty drained",
@@ -200,7 +216,8 @@ static const struct play plays[] = {
       "begin joined assigned lost started exit0-15 exit1-15 empty drained",
       UP_FX " signal0:15 signal1:15 drain join" },
     { "a node is lost while a failure is judged",
-      "begin joined judged0 started exit0=1 exit1-15 empty drained lost verdict left",
+      "begin joined judged0 started exit0=1 100ms exit1-15 empty drained lost verdict "
+      "left",
       UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close finish1" },
     { "the others go on without this node while ranks are agreed on",
       "begin joined evicted", " join assign join" },
@@ -257,7 +274,7 @@ static const struct play plays[] = {
     { "a signal in the barrier", UP "exit0=0 exit1=0 empty drained sig15 left",
       UP_FX " drain say-succeeded barrier say-barrier leave finish1" },
     { "a signal while a failure is dealt with",
-      UP "exit0=1 sig15 exit1-15 empty drained left",
+      UP "exit0=1 100ms sig15 exit1-15 empty drained left",
       UP_FX " signal1:15 leftovers say-signal signal1:15 drain leave finish1" },
     { "a member is lost in the barrier",
       UP "exit0=0 exit1=0 empty drained lost 1s left",
@@ -281,10 +298,10 @@ static const struct play plays[] = {
       UP "exit0=0 exit1=0 empty moved-on drained", UP_FX " drain join" },
     { "at work, and the others begin again", UP "moved-on", UP_FX },
     { "a failure, and the others have gone on without this node",
-      UP "exit1=3 exit0-15 empty drained evicted",
+      UP "exit1=3 100ms exit0-15 empty drained evicted",
       UP_FX " signal0:15 leftovers drain judge say-failed join" },
     { "the same, told while workers are stopped",
-      UP "exit1=3 evicted exit0-15 empty drained",
+      UP "exit1=3 100ms evicted exit0-15 empty drained",
       UP_FX " signal0:15 leftovers drain judge say-failed join" },
     { "a newcomer, and ranks that nobody gives", "begin joined changed 3s",
       " join assign join" },
@@ -295,7 +312,8 @@ static const struct play plays[] = {
       UP "deserted exit0=0 exit1=0 empty drained 1s left",
       UP_FX " drain say-succeeded barrier say-no-barrier leave+close finish0" },
     { "a failure of another node ends the job here too",
-      "begin joined judged0 started ending exit0-15 exit1-15 empty drained verdict "
+      "begin joined judged0 started ending 100ms exit0-15 exit1-15 empty drained "
+      "verdict "
       "left",
       UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close finish1" },
     { "a failure of another node restarts all",
@@ -308,7 +326,7 @@ static const struct play plays[] = {
       " join assign start1 signal1:15 leftovers drain judge say-failed join assign "
       "start2" },
     { "the decision comes before the workers are gone",
-      "begin joined judged0 started exit0=1 verdict exit1-15 empty drained left",
+      "begin joined judged0 started exit0=1 100ms verdict exit1-15 empty drained left",
       UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close finish1" },
     { "no coordinator answers",
       "restarts=1 begin joined judged0 started exit0=1 exit1-15 empty drained 4s",
@@ -318,10 +336,11 @@ static const struct play plays[] = {
       "joined judged0 started",
       UP_FX " signal1:15 leftovers drain judge say-failed join assign start0" },
     { "it is lost before, and workers fail for that",
-      "begin joined judged0 started unjudged exit0=1 exit1-15 empty drained",
+      "begin joined judged0 started unjudged exit0=1 100ms exit1-15 empty drained",
       UP_FX " signal1:15 leftovers drain judge say-failed join" },
     { "it was not lost after all",
-      "begin joined judged0 started unjudged judge-back exit0=1 exit1-15 empty drained "
+      "begin joined judged0 started unjudged judge-back exit0=1 100ms exit1-15 empty "
+      "drained "
       "verdict",
       UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close" },
     { "a node without etcd's majority waits",
@@ -333,16 +352,17 @@ static const struct play plays[] = {
     { "it is cut off while ranks are agreed on", "begin joined cut-off+wait",
       " join assign join" },
     { "it is cut off while a failure is judged",
-      "begin joined judged0 started exit0=1 exit1-15 empty drained cut-off+wait",
+      "begin joined judged0 started exit0=1 100ms exit1-15 empty drained cut-off+wait",
       UP_FX " signal1:15 leftovers drain judge join" },
     { "what was done cut off does not count as done",
       UP "exit0=0 exit1=0 empty cut-off+wait drained left",
       UP_FX " drain leave+close finish1" },
     { "a failure elsewhere while starting",
-      "begin joined judged0 ending started exit0-15 exit1-15 empty drained verdict",
+      "begin joined judged0 ending started 100ms exit0-15 exit1-15 empty drained verdict",
       UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close" },
     { "a newcomer's news is quicker than the failure's",
-      "begin joined judged0 started changed ending exit0-15 exit1-15 empty drained "
+      "begin joined judged0 started changed ending 100ms exit0-15 exit1-15 empty "
+      "drained "
       "verdict",
       UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close" },
     { "the job fails while we wait in the barrier",
@@ -352,7 +372,7 @@ static const struct play plays[] = {
       "restarts=1 begin joined judged0 started exit0=0 exit1=0 empty drained restart1",
       UP_FX " drain say-succeeded barrier join" },
     { "a signal while the failure is judged",
-      "begin joined judged0 started exit0=1 exit1-15 empty drained sig15 left",
+      "begin joined judged0 started exit0=1 100ms exit1-15 empty drained sig15 left",
       UP_FX " signal1:15 leftovers drain judge say-signal leave finish1" },
     { "nobody hears the goodbye", UP "exit0=0 exit1=0 empty drained opened 5s",
       UP_FX " drain say-succeeded barrier leave+close finish0" },
