@@ -277,6 +277,15 @@ bool agent_was_failing(struct agent *a, int64_t i)
     return whole && traceback_us > w->signalled_us - FAILING_US;
 }
 
+/* What elastic_launch runs is a Python, too, though we were not told so. */
+static bool runs_python(const struct agent *a)
+{
+    const char *binary = worker_binary(a->config);
+    const char *slash = strrchr(binary, '/');
+
+    return a->config->python || strncmp(slash ? slash + 1 : binary, "python", 6) == 0;
+}
+
 void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
                     struct record_entry *e)
 {
@@ -305,6 +314,12 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
         (void)buf_append_span(&f->text, buf_span(&f->words.text));
         if (w->code != -SIGABRT && is_crash(-w->code))
             (void)buf_printf(&f->text, " (and then %s)", agent_signal_name(-w->code));
+    } else if (w->code == -SIGABRT && f->words.unwound && runs_python(a)) {
+        e->cause = CAUSE_CRASH;
+        (void)buf_append_str(
+            &f->text, "ended its script and then aborted while torch shut down "
+                      "(SIGABRT); call torch.distributed.destroy_process_group() at "
+                      "the end of the script");
     } else if (w->code == -SIGABRT && f->words.aborts) {
         e->cause = CAUSE_CRASH;
         (void)buf_printf(&f->text, "crashed: %.*s (SIGABRT)",

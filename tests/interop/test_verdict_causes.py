@@ -160,6 +160,19 @@ def test_cxx_exception(tmp_path):
     assert re.search(r"the job failed: .*: crashed: std::runtime_error: bad shard \(SIGABRT\)(; .*)?\n", run.stderr), run.stderr
 
 
+def test_an_abort_while_torch_shuts_down(tmp_path):
+    """Only Python is taken down with torch in it; of another program the words themselves are the cause."""
+    (tmp_path / "t.py").write_text("import os; os.write(2, b'terminate called without an active exception\\n'); os.abort()")
+    for command, says in ((["t.py"], r"ended its script and then aborted while torch shut down \(SIGABRT\); call "
+                                     r"torch\.distributed\.destroy_process_group\(\) at the end of the script"),
+                          (["--no-python", sys.executable, "t.py"], "ended its script and then aborted"),
+                          (["--no-python", "sh", "-c", "echo 'terminate called without an active exception' >&2; kill -ABRT $$$$"],
+                           r"crashed: terminate called without an active exception \(SIGABRT\)")):
+        run = subprocess.run([str(MUSTER), "run", "--standalone", *command], env=environment(PYTHON_EXEC=sys.executable), capture_output=True, text=True,
+                             timeout=60, cwd=tmp_path)
+        assert re.search(rf"the job failed: rank 0 .*{says}", run.stderr), run.stderr
+
+
 def test_shell_codes(tmp_path):
     """What a shell means by its exit code."""
     for code, says in ((127, "found no such command"), (126, "cannot be executed"), (137, "its command died of SIGKILL")):

@@ -117,16 +117,6 @@ class LaunchConfig:
                 "than or equal to the minimum number of rendezvous nodes "
                 f"({self.min_nodes})."
             )
-        if self.max_nodes > 1 and not self.rdzv_endpoint:
-            raise ValueError(
-                f"rdzv_endpoint is empty, and {self.max_nodes} nodes have to find each other: "
-                "give the address that all of them use, with rdzv_backend='c10d' for instance"
-            )
-        if self.max_nodes > 1 and not self.run_id and self.rdzv_backend != "static":
-            raise ValueError(
-                f"run_id is empty, and {self.max_nodes} nodes have to find each other by it: "
-                "give the same one on every node"
-            )
         if self.nproc_per_node < 1:
             raise ValueError(f"nproc_per_node ({self.nproc_per_node}) must be at least 1")
         if self.start_method != "spawn":

@@ -348,6 +348,21 @@ static bool understand_cxx(struct last_words *w, const struct lines *l)
     return false;
 }
 
+/* A thread of C++ was unwound: mostly one that wanted Python's lock when the
+ * interpreter had been taken down. Nobody else uses these words. */
+static bool understand_unwound(struct last_words *w, const struct lines *l)
+{
+    static const char words[] = "terminate called without an active exception";
+
+    for (size_t n = 0; n < 10 && n < l->count; n++)
+        if (find(l->at[l->count - 1 - n], words).n) {
+            w->aborts = w->unwound = true;
+            put_text(w, span_str(words));
+            return true;
+        }
+    return false;
+}
+
 /* Finds a line near the end that explains the failure by itself. */
 static bool understand_line(struct last_words *w, const struct lines *l)
 {
@@ -410,7 +425,8 @@ void last_words_read(struct last_words *w, struct span tail, int64_t rank)
         return;
     split(l, without_colors(l->text, tail), rank);
     put_lines(w, l);
-    if (!understand_python(w, l) && !understand_syntax(w, l) && !understand_cxx(w, l))
+    if (!understand_python(w, l) && !understand_syntax(w, l) && !understand_cxx(w, l) &&
+        !understand_unwound(w, l))
         (void)understand_line(w, l);
     mem_free(l);
 }

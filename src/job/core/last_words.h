@@ -17,6 +17,7 @@
 struct last_words {
     bool python;       /* there is a traceback, or a syntax error */
     bool aborts;       /* text is of a C++ exception or a failed assertion */
+    bool unwound;      /* the C++ runtime ended it, and there was no exception */
     struct buf text;   /* owned: "RuntimeError: bad data shard 17"; "" if unknown */
     struct buf place;  /* owned: File "train.py", line 41, in load */
     struct buf source; /* owned: the source line there, if Python showed it */

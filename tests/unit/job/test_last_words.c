@@ -271,9 +271,10 @@ static void test_aborts(void **state)
 {
     static const struct {
         const char *tail;
-        bool aborts;
+        bool aborts, unwound;
     } ends[] = {
         { "terminate called after throwing an instance of 'std::bad_alloc'\n", true },
+        { "[W1] leaking\nterminate called without an active exception\n", true, true },
         { "a.out: a.c:3: main: Assertion `x' failed.\n", true },
         { "sh: 1: trian: not found\n", false },
         { "Assertion failed: x\n", false },
@@ -285,6 +286,7 @@ static void test_aborts(void **state)
 
         last_words_read(&w, span_str(ends[i].tail), -1);
         assert_int_equal(w.aborts, ends[i].aborts);
+        assert_int_equal(w.unwound, ends[i].unwound);
         last_words_fini(&w);
     }
 }

@@ -6,6 +6,7 @@ its own, which is the first of sys.path: beside it, muster/torch.py would be fou
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -54,6 +55,23 @@ def _restore(path: list[str]) -> None:
             os.environ["PYTHONPATH"] = path[1]
 
 
+def _end(code: int) -> None:
+    """Ends without taking the interpreter down, as multiprocessing's forked children do: a
+    thread of torch that still wants the interpreter's lock for the tensors of the last
+    collective would abort the process then. What the function has left to be done at the end
+    is done before."""
+    import atexit
+    import threading
+
+    with contextlib.suppress(Exception):  # each has printed what went wrong
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # None, or closed
+            stream.flush()
+    os._exit(code)
+
+
 def _main() -> None:
     directory = Path(sys.argv[1])
     work = directory / "work"
@@ -68,7 +86,9 @@ def _main() -> None:
         _leave(directory, function(*args))
     except Exception as e:
         _record(e)
-        raise
+        sys.excepthook(*sys.exc_info())
+        _end(1)
+    _end(0)
 
 
 if __name__ == "__main__":
