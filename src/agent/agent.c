@@ -612,6 +612,17 @@ __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *o
     return rc;
 }
 
+static void adopt(const struct agent_core_opts *opts, struct guard *guard)
+{
+    const int errnum = guard_adopt(guard);
+
+    if (errnum)
+        note(opts->log, NOTE_WARN, AT_AGENT,
+             "prctl(PR_SET_CHILD_SUBREAPER) is denied here: %s\nProcesses that workers "
+             "leave behind in sessions of their own stay when the job ends.",
+             strerror(errnum));
+}
+
 int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result *out,
                    struct muster_error *err)
 {
@@ -626,5 +637,7 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
     int rc = check_descriptors(err);
     if (rc == 0)
         rc = guard_start(opts->fn, opts->fn_ctx, &guard, err);
+    if (rc == 0 && opts->own_process)
+        adopt(opts, guard);
     return rc == 0 ? run_guarded(opts, guard, out, err) : rc;
 }

@@ -19,6 +19,7 @@ struct agent_core_opts {
     guard_fn fn; /* ENTRY_FUNCTION: the worker's body */
     void *fn_ctx;
     bool handle_signals;    /* --signals-to-handle is obeyed */
+    bool own_process;       /* all children of it are ours */
     bool reap_orphans;      /* we are the init of a container: every child is ours */
     const char *error_file; /* the agent's own, for its parent; NULL: none */
     bool story;             /* the result shall have it */

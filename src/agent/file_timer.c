@@ -86,8 +86,8 @@ int watchdog_open(const struct watchdog_opts *opts, struct watchdog **out,
     int fd = -1;
     /* Open for writing too: then it never reads as ended while no worker has it open.
      */
-    if (mkfifo(path, 0666) == 0)
-        fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (mkfifo(path, 0600) == 0) /* Who writes to it can have workers killed. */
+        fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) {
         const int errnum = errno;
         err_set(err, MUSTER_EIO,

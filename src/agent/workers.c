@@ -260,14 +260,18 @@ static void on_empty(void *ctx)
     agent_pump(ctx);
 }
 
-static void on_lost(void *ctx)
+static void workers_on_lost(void *ctx, int errnum)
 {
     struct agent *a = ctx;
     struct muster_error err;
 
-    err_set(&err, MUSTER_EIO,
-            "the guard process was killed, and the workers with it\n"
-            "Somebody sent SIGKILL to muster-guard, or the kernel was out of memory.");
+    if (errnum)
+        guard_fork_error(&err, errnum);
+    else
+        err_set(&err, MUSTER_EIO,
+                "the guard process was killed, and the workers with it\n"
+                "Somebody sent SIGKILL to muster-guard, or the kernel was out of "
+                "memory.");
     agent_fail(a, &err);
     for (int64_t i = 0; i < a->config->nproc; i++)
         agent_post(a, AGENT_EV_EXIT, i, -9);
@@ -281,5 +285,5 @@ const struct guard_events agent_guard_events = {
     .on_exited = on_exited,
     .on_leftovers = on_leftovers,
     .on_empty = on_empty,
-    .on_lost = on_lost,
+    .on_lost = workers_on_lost,
 };

@@ -251,6 +251,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
         .envp = environ,
         .log = log,
         .handle_signals = true,
+        .own_process = true,
         .reap_orphans = getpid() == 1,
         .error_file = error_file,
     };

@@ -5,6 +5,8 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -26,7 +28,8 @@ struct guard_service {
 struct guard {
     int sock;
     pid_t keeper; /* it leads the process group of keeper and guard */
-    bool lost, stopping;
+    bool lost, stopping, adopts;
+    int unforked; /* errno; 0: there has been a guard */
     uv_poll_t poll;
     bool watched;
     uint8_t in[16 * sizeof(struct guard_reply)]; /* the last perhaps not whole */
@@ -38,6 +41,22 @@ struct guard {
     void (*stopped)(void *ctx);
     void *stopped_ctx;
 };
+
+int guard_fork_error(struct muster_error *err, int errnum)
+{
+    struct rlimit limit = { 0 };
+
+    (void)getrlimit(RLIMIT_NPROC, &limit);
+    if (errnum != EAGAIN)
+        return err_set(err, MUSTER_EIO, "the guard process cannot be forked: %s",
+                       strerror(errnum));
+    return err_set(err, MUSTER_EIO,
+                   "the guard process cannot be forked: %s\n"
+                   "This user may have %llu processes and threads (ulimit -u), and the "
+                   "control group may have a limit of its own (pids.max): one of them "
+                   "is used up.",
+                   strerror(errnum), (unsigned long long)limit.rlim_cur);
+}
 
 int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_error *err)
 {
@@ -63,12 +82,17 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_err
     if (g->keeper < 0) {
         close(pair[0]);
         mem_free(g);
-        return err_set(err, MUSTER_EIO, "the guard process cannot be forked: %s",
-                       strerror(errnum));
+        return guard_fork_error(err, errnum);
     }
     g->sock = pair[0];
     *out = g;
     return 0;
+}
+
+int guard_adopt(struct guard *g)
+{
+    g->adopts = prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+    return g->adopts ? 0 : errno;
 }
 
 pid_t guard_root(const struct guard *g)
@@ -76,16 +100,16 @@ pid_t guard_root(const struct guard *g)
     return g->keeper;
 }
 
-/* It goes at once if it holds nothing; a worker stuck in the kernel is not waited for.
- */
-static void wait_for(pid_t pid)
+/* It goes at once if it holds nothing; a worker stuck in the kernel is not waited for:
+ * then false. */
+static bool wait_for(pid_t pid)
 {
     const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (fd >= 0) {
         poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, 2000);
         close(fd);
     }
-    waitpid(pid, NULL, fd >= 0 ? WNOHANG : 0);
+    return waitpid(pid, NULL, fd >= 0 ? WNOHANG : 0) != 0;
 }
 
 /* --- reports of the guard --------------------------------------------------------- */
@@ -139,6 +163,9 @@ static void deliver(struct guard *g, const struct guard_reply *r)
     case GUARD_EMPTY:
         g->events->on_empty(g->ctx);
         break;
+    case GUARD_UNFORKED:
+        g->unforked = r->value;
+        break;
     case GUARD_SERVICE_STARTED:
         on_service_started(g, r->id, r->value);
         break;
@@ -151,13 +178,37 @@ static void deliver(struct guard *g, const struct guard_reply *r)
     }
 }
 
+#define ADOPTED_AGAIN_MS 5
+#define ADOPTED_MS       2000 /* Only what is stuck in the kernel takes longer. */
+
+/* Kills what guard and keeper have left to us, until nothing comes any more. A keeper
+ * that lives has got it all, and is at it. */
+static void end_adopted(void)
+{
+    for (int ms = 0; ms < ADOPTED_MS; ms += ADOPTED_AGAIN_MS) {
+        struct proc_list below = { 0 };
+        pid_t pid;
+
+        while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+            ;
+        if (pid < 0)
+            return;
+        (void)proc_descendants(getpid(), &below); /* as far as it could see */
+        for (size_t i = 0; i < below.count; i++)
+            (void)kill(below.pids[i], SIGKILL);
+        proc_list_fini(&below);
+        (void)poll(NULL, 0, ADOPTED_AGAIN_MS);
+    }
+}
+
 /* The guard was killed. Workers have died with it, and the keeper kills the rest. */
 static void on_loss(struct guard *g)
 {
     g->lost = true;
     uv_poll_stop(&g->poll);
-    wait_for(g->keeper);
-    g->events->on_lost(g->ctx);
+    if (wait_for(g->keeper) && g->adopts)
+        end_adopted();
+    g->events->on_lost(g->ctx, g->unforked);
 }
 
 static void deliver_whole(struct guard *g)
@@ -442,7 +493,7 @@ void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx)
     g->stopped = cb;
     g->stopped_ctx = ctx;
     if (!g->lost)
-        wait_for(g->keeper);
+        (void)wait_for(g->keeper);
     if (g->watched)
         uv_close((uv_handle_t *)&g->poll, on_poll_closed);
     close(g->sock);

@@ -9,9 +9,10 @@
  * goes, its end of the socket closes: the guard kills everything below it and ends. If
  * the guard is killed, alone or together with the agent, the workers get SIGKILL by
  * PDEATHSIG, and the rest falls to the keeper, which does the same. If the keeper is
- * killed the guard does it. The agent itself adopts nobody: it may be a program with
- * children of its own, and with several jobs. Services (below) are children of the
- * guard too.
+ * killed the guard does it. If both are killed together the rest falls to the agent
+ * after guard_adopt(), that is in `muster run`: elsewhere the agent adopts nobody, as
+ * it may be a program with children of its own, and with several jobs. Services (below)
+ * are children of the guard too.
  *
  * The agent asks over the socket, the guard starts, signals, reaps and reports. Calls
  * below do not wait for the guard's answer; callbacks come from the loop. */
@@ -40,7 +41,8 @@ struct guard_events {
     void (*on_leftovers)(
         void *ctx);              /* every worker exited, but left processes behind */
     void (*on_empty)(void *ctx); /* neither workers nor their descendants are left */
-    void (*on_lost)(void *ctx);  /* the guard died; all it held was killed */
+    /* The guard died; all it held was killed. errnum: it could not even be forked. */
+    void (*on_lost)(void *ctx, int errnum);
 };
 
 /* The body of a worker that is a function: runs in a fork of the guard. result_fd is
@@ -51,6 +53,14 @@ typedef int (*guard_fn)(void *ctx, int result_fd);
  * workers. Call it early: the guard is as large as the caller is now. */
 int guard_start(guard_fn fn, void *fn_ctx, struct guard **out,
                 struct muster_error *err);
+
+/* All children of this process are the guard's or ours: what a guard leaves that is
+ * killed together with its keeper is adopted, and ended. Returns 0, or the errno of a
+ * sandbox in which nobody can adopt: the guard cannot either. */
+int guard_adopt(struct guard *g);
+
+/* What a user can do about a guard that could not be forked; returns MUSTER_EIO. */
+int guard_fork_error(struct muster_error *err, int errnum);
 
 /* From now on events come on this loop. */
 int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *events,

@@ -314,6 +314,11 @@ void guard_main(int sock, guard_fn fn, void *fn_ctx)
     const pid_t guard = fork();
     if (guard == 0)
         guard_run(sock, agent, keeper, fn, fn_ctx);
+    if (guard < 0) {
+        const struct guard_reply why = { .note = GUARD_UNFORKED, .value = errno };
+
+        (void)!send(sock, &why, sizeof why, MSG_NOSIGNAL);
+    }
     proc_close_range(0, ~0U);
     if (!fn) /* A program that embeds us may have a title that is not argv. */
         rename_self("job-guard");

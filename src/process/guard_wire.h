@@ -43,6 +43,7 @@ enum guard_note {
     GUARD_EXITED,
     GUARD_HAS_LEFTOVERS,
     GUARD_EMPTY,
+    GUARD_UNFORKED, /* of the keeper: there is no guard, and will be none */
     GUARD_SERVICE_STARTED,
     GUARD_SERVICE_REFUSED,
     GUARD_SERVICE_EXITED,

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/mem.h"
@@ -327,7 +328,7 @@ static int children_by_scan(pid_t root, struct proc_list *l)
     DIR *dir = opendir("/proc");
     if (!dir)
         return MUSTER_EIO;
-    int rc = 0;
+    int rc = proc_state(getpid(), NULL) ? 0 : MUSTER_EIO; /* an empty directory */
     for (struct dirent *e; rc == 0 && (e = readdir(dir));) {
         const long pid = strtol(e->d_name, NULL, 10);
         pid_t parent;
@@ -338,14 +339,46 @@ static int children_by_scan(pid_t root, struct proc_list *l)
     return rc;
 }
 
+#define PID_LIMIT 4194304 /* the kernel's */
+
+/* The process id that was given out last, or the highest there can be. */
+static pid_t newest_pid(void)
+{
+    const pid_t pid = vfork();
+
+    if (pid == 0)
+        _exit(0);
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
+    return pid > 0 ? pid : PID_LIMIT;
+}
+
+/* Where there is no /proc: waitid() tells for any number whether it is a child of ours.
+ * They are younger than we are, but numbers begin again when they are used up. */
+static int children_by_wait(struct proc_list *l)
+{
+    const pid_t own = getpid(), newest = newest_pid();
+    const pid_t last = newest > own ? newest : PID_LIMIT;
+    siginfo_t info;
+    int rc = 0;
+
+    for (pid_t pid = newest > own ? own + 1 : 2; rc == 0 && pid <= last; pid++)
+        if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0)
+            rc = add(l, pid);
+    return rc;
+}
+
 int proc_children(pid_t root, struct proc_list *l)
 {
     char path[sizeof "/proc//task//children" + 40 + 256];
 
     snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)getpid(),
              (int)getpid());
-    if (access(path, R_OK) != 0)
-        return children_by_scan(root, l);
+    if (access(path, R_OK) != 0) {
+        const int rc = children_by_scan(root, l);
+
+        return rc == MUSTER_EIO && root == getpid() ? children_by_wait(l) : rc;
+    }
     snprintf(path, sizeof path, "/proc/%d/task", (int)root);
     DIR *dir = opendir(path);
     if (!dir)

@@ -49,7 +49,7 @@ void proc_list_fini(struct proc_list *l);
  * 0 or MUSTER_ENOMEM, MUSTER_EIO. */
 int proc_descendants(pid_t root, struct proc_list *l);
 
-/* Only the direct children of root. */
+/* Only the direct children of root. Works without /proc, too, for our own. */
 int proc_children(pid_t root, struct proc_list *l);
 
 /* Whether pid is root or descends from it, as of now. */

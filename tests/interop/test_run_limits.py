@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import termios
 import time
 from pathlib import Path
@@ -21,11 +22,11 @@ import etcd_server
 import stores
 from patience import clock
 
-from run_job import MUSTER, Job, environment, free_port, until_gone
+from run_job import MUSTER, Job, environment, free_port, marked, until_gone
 
 SYSCALLS = {"x86_64": {"signalfd": 282, "signalfd4": 289, "eventfd": 284, "eventfd2": 290,
-                       "close_range": 436},
-            "aarch64": {"signalfd4": 74, "eventfd2": 19, "close_range": 436}}[os.uname().machine]
+                       "close_range": 436, "prctl": 157},
+            "aarch64": {"signalfd4": 74, "eventfd2": 19, "close_range": 436, "prctl": 167}}[os.uname().machine]
 
 
 def deny(*names):
@@ -304,3 +305,52 @@ def test_orphans_of_a_container(tmp_path):
         finally:
             os.kill(init, signal.SIGKILL)
             job.wait(60)
+
+
+LEAVES = """
+(setsid sh -c 'trap "" TERM INT HUP; echo up; while :; do sleep 0.1; done' "$1" 2>/dev/null &)
+exit 3
+"""
+
+
+@needs_root
+def test_without_proc(tmp_path):
+    """What workers leave behind is found and ended all the same."""
+    mark = f"mark-proc-{os.getpid()}-{time.monotonic_ns()}"
+    (tmp_path / "w.sh").write_text(LEAVES)
+    job = subprocess.run(["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh", MUSTER, "run", "--no-python",
+                          "sh", "w.sh", mark], env=environment(MARK=mark), capture_output=True, text=True, timeout=300, cwd=tmp_path, check=False)
+    assert job.returncode == 1 and "exitcode  : 3" in job.stderr, job.stderr
+    until_gone(mark)
+
+
+def test_without_prctl(tmp_path):
+    """Nobody can adopt what a daemon's parent leaves, so it is said that it stays."""
+    mark = f"mark-prctl-{os.getpid()}-{time.monotonic_ns()}"
+    (tmp_path / "w.sh").write_text(LEAVES)
+    job = subprocess.run([MUSTER, "run", "--no-python", "sh", "w.sh", mark], env=environment(MARK=mark), stderr=subprocess.PIPE,
+                         stdout=subprocess.DEVNULL, text=True, timeout=60, cwd=tmp_path, check=False, preexec_fn=lambda: deny("prctl"))
+    for pid in marked(mark):
+        os.kill(pid, signal.SIGKILL)
+    assert job.returncode == 1
+    assert "prctl(PR_SET_CHILD_SUBREAPER) is denied here: Operation not permitted" in job.stderr, job.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_no_process_for_the_guard(processes):
+    """With two the keeper can be forked, and the guard cannot."""
+    def somebody_else():
+        resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+        os.setgroups([])
+        os.setresgid(64123, 64123, 64123)
+        os.setresuid(64123, 64123, 64123)
+
+    with tempfile.TemporaryDirectory() as where:  # pytest's own is for root alone
+        os.chmod(where, 0o755)
+        copy = shutil.copy(MUSTER, where)
+        job = subprocess.run([copy, "run", "--no-python", "true"], env=environment(), capture_output=True, text=True, timeout=60, cwd="/",
+                             check=False, preexec_fn=somebody_else)
+    assert job.returncode == 1
+    assert "the guard process cannot be forked: Resource temporarily unavailable" in job.stderr, job.stderr
+    assert f"This user may have {processes} processes and threads (ulimit -u)" in job.stderr, job.stderr

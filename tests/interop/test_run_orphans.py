@@ -11,7 +11,7 @@ import pytest
 
 from run_job import DAEMONS, MUSTER, Job, environment, until_gone
 
-TIMES = {"agent": 100, "guard": 20, "keeper": 20, "agent and guard": 50}
+TIMES = {"agent": 100, "guard": 20, "keeper": 20, "agent and guard": 50, "guard and keeper": 25, "keeper and guard": 25}
 
 
 def job(where, mark, *words):
@@ -33,7 +33,8 @@ def victims(agent, who):
     """pids, such that there is nobody left who could see one go before the next is killed."""
     keeper = child_of(agent.pid)
     return {"agent": [agent.pid], "keeper": [keeper], "guard": [child_of(keeper)],
-            "agent and guard": [child_of(keeper), agent.pid]}[who]
+            "agent and guard": [child_of(keeper), agent.pid], "guard and keeper": [child_of(keeper), keeper],
+            "keeper and guard": [keeper, child_of(keeper)]}[who]
 
 
 @pytest.mark.parametrize("who", TIMES)
@@ -49,14 +50,14 @@ def test_killed_at_any_moment(tmp_path, who):
         until_gone(mark)
 
 
-@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT, signal.SIGALRM])
 def test_signalled(tmp_path, sig):
     mark = f"mark-{sig}-{os.getpid()}-{time.monotonic_ns()}"
     with job(tmp_path, mark, "--shutdown-timeout=1") as agent:
         agent.until(lambda text: text.count("up") == 2)
         agent.process.send_signal(sig)
         # Not handled: the default action, as with torchrun; but nothing stays.
-        assert agent.wait() == (-sig if sig == signal.SIGUSR1 else 1)
+        assert agent.wait() == (-sig if sig == signal.SIGALRM else 1)
     until_gone(mark)
 
 

@@ -67,10 +67,11 @@ static void on_empty(void *ctx)
     uv_stop(s->loop);
 }
 
-static void on_lost(void *ctx)
+static void on_lost(void *ctx, int errnum)
 {
     struct seen *s = ctx;
     s->lost++;
+    s->errnum = errnum;
     uv_stop(s->loop);
 }
 
