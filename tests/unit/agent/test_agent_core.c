@@ -358,7 +358,8 @@ static const struct play plays[] = {
       UP "exit0=0 exit1=0 empty cut-off+wait drained left",
       UP_FX " drain leave+close finish1" },
     { "a failure elsewhere while starting",
-      "begin joined judged0 ending started 100ms exit0-15 exit1-15 empty drained verdict",
+      "begin joined judged0 ending started 100ms exit0-15 exit1-15 empty drained "
+      "verdict",
       UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close" },
     { "a newcomer's news is quicker than the failure's",
       "begin joined judged0 started changed ending 100ms exit0-15 exit1-15 empty "
