@@ -225,13 +225,69 @@ def test_a_hundred_viewers_follow_the_job(job, at):
     alive(job, at)
 
 
-def test_a_viewer_that_does_not_read_is_dropped(job, at):
-    with socket.socket() as s:
-        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        s.connect(at)
+def sockets_of(pid: int) -> int:
+    links = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            links.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:
+            pass
+    return sum(link.startswith("socket:") for link in links)
+
+
+def test_a_viewer_that_does_not_read_is_dropped():
+    """A job of 600 nodes, whose news fill the connection's buffers soon: its socket is closed on our side, and one who
+    reads hears on."""
+    bench = subprocess.Popen([MUSTER.parent / "muster-bench", "watch", "--nodes", "600"], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    try:
+        page = json.loads(bench.stdout.readline())["url"]
+        at = (urlparse(page).hostname, urlparse(page).port)
+        until(lambda: len(json.loads(get(page + "status.json")[2])["nodes"]) == 600)
+        time.sleep(0.5)  # Connections that have been answered are closed.
+        before = sockets_of(bench.pid)
+        ask = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with socket.socket() as deaf, socket.create_connection(at, timeout=60) as reader:
+            reader.sendall(ask)
+            news = (line for line in reader.makefile("rb") if line.startswith(b"data: "))
+            next(news)
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            deaf.connect(at)
+            deaf.sendall(ask)
+            until(lambda: sockets_of(bench.pid) == before + 2, "both")
+            until(lambda: next(news) and sockets_of(bench.pid) == before + 1, "the end of the deaf one")
+            next(news)
+    finally:
+        bench.kill()
+        bench.wait()
+
+
+def test_there_is_room_for_so_many_viewers(job, at):
+    """256, as SECURITY.md says; one more is told so, and the place of one who goes is free again."""
+    def view():
+        s = socket.create_connection(at, timeout=60)
         s.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        time.sleep(3)
+        return s, s.recv(12)
+    seats = []
+    try:
+        for _ in range(256):
+            s, status = view()
+            seats.append(s)
+            assert status == b"HTTP/1.1 200"
+        s, status = view()
+        seats.append(s)
+        assert status == b"HTTP/1.1 503" and b"too many viewers" in s.recv(4096)
+        seats.pop(0).close()
+
+        def again():
+            s, status = view()
+            seats.append(s)
+            return status == b"HTTP/1.1 200"
+        until(again, "a free place")
         alive(job, at)
+    finally:
+        for s in seats:
+            s.close()
 
 
 def test_status_says_the_same(job, at):

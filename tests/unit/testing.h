@@ -22,7 +22,7 @@
  * fewer than n. The body must not leak or crash, and either succeed or say ENOMEM:
  *
  *     for (struct failing f = failing_first(); failing_next(&f);)
- *         { ... int rc = thing(); assert_true(rc == 0 || rc == MUSTER_ENOMEM); ... }
+ *         { ... int rc = thing(); assert_int_equal(rc, failing_rc(&f)); ... }
  */
 struct failing {
     unsigned long nth, before;
@@ -42,6 +42,13 @@ static inline bool failing_next(struct failing *f)
     f->before = mem_count();
     mem_fail_from(f->nth);
     return true;
+}
+
+/* What a call must say: ENOMEM if an allocation has failed by now, and only then. One
+ * that does without the memory and says 0 has lost something. */
+static inline int failing_rc(const struct failing *f)
+{
+    return mem_count() - f->before >= f->nth ? MUSTER_ENOMEM : 0;
 }
 
 /* Takes a step, rc = step, but while step_starves it is tried before with each of its

@@ -475,7 +475,7 @@ static void no_memory(void **state)
             if (rc != 0)
                 assert_int_equal(g.phase, AGENT_NEW);
         }
-        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        assert_int_equal(rc, failing_rc(&f));
         agent_core_fx_fini(&fx);
         agent_core_fini(&g);
     }

@@ -322,11 +322,15 @@ static void test_out_of_memory(void **state)
     c.virtual_local_rank = true;
     for (struct failing f = failing_first(); failing_next(&f);) {
         struct text_list env = { 0 }, argv = { 0 };
-        const int a = worker_env(&env, &c, &place, envp, NULL);
-        const int b = worker_argv(&argv, &c, 0, NULL);
+        int rc = worker_env(&env, &c, &place, envp, NULL);
 
-        assert_true(a == 0 || a == MUSTER_ENOMEM);
-        assert_true(b == 0 || b == MUSTER_ENOMEM);
+        assert_int_equal(rc, failing_rc(&f));
+        if (rc == 0)
+            assert_string_equal(env.items[0], "A=1");
+        rc = worker_argv(&argv, &c, 0, NULL);
+        assert_int_equal(rc, failing_rc(&f));
+        if (rc == 0)
+            assert_true(argv.count > 1 && !argv.items[argv.count]);
         text_list_fini(&env);
         text_list_fini(&argv);
     }

@@ -101,6 +101,10 @@ static void cut_off(void **state)
     assert_int_equal(cgroup_oom_kills(root), 1);
     put("/proc/self/cgroup", "4:memory:/elsewhere\n");
     assert_int_equal(cgroup_oom_kills(root), 3);
+    /* A group whose name only begins like it, and what would be taken for it. */
+    put("/proc/self/cgroup", "4:memory:/docker/abcdef\n");
+    put("/sys/fs/cgroup/memorydef/memory.oom_control", "oom_kill 9\n");
+    assert_int_equal(cgroup_oom_kills(root), 3);
 }
 
 static void nonsense(void **state)

@@ -391,6 +391,23 @@ static void put_frame(struct buf *out, enum lane_kind kind, uint32_t lane,
     assert_int_equal(buf_append_str(out, data), 0);
 }
 
+static void link_up(struct both *b, struct link *l)
+{
+    const struct connect_opts opts = { .host = "127.0.0.1",
+                                       .port = store_server_port(b->server),
+                                       .timeout_ms = 60000,
+                                       .auth = b->auth,
+                                       .tls = &l->tls,
+                                       .tls_fd = &l->fd };
+    struct muster_error err;
+    struct connector *d;
+
+    assert_int_equal(connect_start(&b->loop, &opts, on_connected, l, &d, &err), 0);
+    while (!l->done)
+        (void)uv_run(&b->loop, UV_RUN_NOWAIT);
+    connect_free(d);
+}
+
 static void malformed_frames(void **state)
 {
     struct both b;
@@ -399,26 +416,15 @@ static void malformed_frames(void **state)
     begin(&b);
     for (int what = 0; what < 6; what++) {
         struct link l = { 0 };
-        const struct connect_opts opts = { .host = "127.0.0.1",
-                                           .port = store_server_port(b.server),
-                                           .timeout_ms = 60000,
-                                           .auth = b.auth,
-                                           .tls = &l.tls,
-                                           .tls_fd = &l.fd };
         const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
                                            .key = span_str(LANES_KEY),
                                            .value =
                                                span_str(what ? LANES_VERSION : "0") };
-        struct muster_error err;
-        struct connector *d;
         struct buf out;
         uint8_t byte;
         ssize_t n;
 
-        assert_int_equal(connect_start(&b.loop, &opts, on_connected, &l, &d, &err), 0);
-        while (!l.done)
-            (void)uv_run(&b.loop, UV_RUN_NOWAIT);
-        connect_free(d);
+        link_up(&b, &l);
         buf_init(&out, SIZE_MAX);
         assert_int_equal(
             c10d_encode_request(
@@ -470,6 +476,106 @@ static void malformed_frames(void **state)
     end(&b);
 }
 
+/* Hears frames until this lane has had so many bytes of DATA in all. */
+static void hear(struct both *b, struct link *l, struct lanes_decoder *d, size_t had[2],
+                 uint32_t lane, size_t until)
+{
+    uint8_t bytes[4096];
+
+    while (had[lane] < until) {
+        const ssize_t n = tls_read(l->tls, bytes, sizeof bytes);
+        struct span now = span_of(bytes, n > 0 ? (size_t)n : 0);
+
+        assert_true(n > 0 || (n < 0 && errno == EAGAIN));
+        while (now.n) {
+            struct lane_frame f;
+            const int64_t took = lanes_decode(d, now, &f, NULL);
+
+            assert_true(took >= 0);
+            if (took == 0)
+                break;
+            now = span_of(now.p + took, now.n - (size_t)took);
+            assert_true(f.kind == LANE_DATA && f.lane < 2);
+            had[f.lane] += f.data.n;
+        }
+        (void)uv_run(&b->loop, UV_RUN_NOWAIT);
+    }
+}
+
+/* A lane is sent the window and what it makes room for, and not a byte more: the answer
+ * in another lane, asked for later, comes behind it. */
+static void exactly_the_window(void **state)
+{
+    enum { VALUES = 3 * LANES_WINDOW / VALUE };
+    const struct c10d_request first[] = {
+        { .op = C10D_VALIDATE, .word = C10D_MAGIC },
+        { .op = C10D_QUEUE_PUSH,
+          .key = span_str(LANES_KEY),
+          .value = span_str(LANES_VERSION) },
+    };
+    uint8_t *value = calloc(1, VALUE);
+    struct lanes_decoder d = { 0 };
+    struct buf asks[2], out;
+    struct link l = { 0 };
+    size_t had[2] = { 0 };
+    struct both b;
+
+    (void)state;
+    assert_non_null(value);
+    begin(&b);
+    link_up(&b, &l);
+    buf_init(&out, SIZE_MAX);
+    for (size_t i = 0; i < ARRAY_LEN(first); i++)
+        assert_int_equal(c10d_encode_request(&out, &first[i], NULL), 0);
+    for (uint32_t lane = 0; lane < 2; lane++) {
+        buf_init(&asks[lane], SIZE_MAX);
+        assert_int_equal(c10d_encode_request(&asks[lane], &first[0], NULL), 0);
+        put_frame(&out, LANE_OPEN, lane, "", 0);
+    }
+    assert_int_equal(
+        c10d_encode_request(&asks[0],
+                            &(struct c10d_request){ .op = C10D_SET,
+                                                    .key = span_str("/k"),
+                                                    .value = span_of(value, VALUE) },
+                            NULL),
+        0);
+    for (size_t i = 0; i < VALUES; i++)
+        assert_int_equal(
+            c10d_encode_request(
+                &asks[0],
+                &(struct c10d_request){ .op = C10D_GET, .key = span_str("/k") }, NULL),
+            0);
+    assert_int_equal(c10d_encode_request(&asks[1],
+                                         &(struct c10d_request){ .op = C10D_ADD,
+                                                                 .key = span_str("/n"),
+                                                                 .number = 1 },
+                                         NULL),
+                     0);
+    for (uint32_t lane = 0; lane < 2; lane++) {
+        put_frame(&out, LANE_DATA, lane, "", buf_len(&asks[lane]));
+        assert_int_equal(buf_append_span(&out, buf_span(&asks[lane])), 0);
+        send_in(&b, &l, buf_span(&out));
+        buf_clear(&out);
+        hear(&b, &l, &d, had, lane, lane ? 8 : LANES_WINDOW);
+    }
+    assert_int_equal(had[0], LANES_WINDOW);
+    put_frame(&out, LANE_ROOM, 0, "", 1000);
+    buf_consume(&asks[1], 5); /* VALIDATE is for the first time only. */
+    put_frame(&out, LANE_DATA, 1, "", buf_len(&asks[1]));
+    assert_int_equal(buf_append_span(&out, buf_span(&asks[1])), 0);
+    send_in(&b, &l, buf_span(&out));
+    hear(&b, &l, &d, had, 1, 16);
+    assert_int_equal(had[0], LANES_WINDOW + 1000);
+    tls_end(l.tls);
+    (void)close(l.fd);
+    until_there_are(&b, 0);
+    for (uint32_t lane = 0; lane < 2; lane++)
+        buf_fini(&asks[lane]);
+    buf_fini(&out);
+    free(value);
+    end(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -479,6 +585,7 @@ int main(void)
         cmocka_unit_test(a_crowd_leaves_the_loop_time),
         cmocka_unit_test(without_descriptors),
         cmocka_unit_test(malformed_frames),
+        cmocka_unit_test(exactly_the_window),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
