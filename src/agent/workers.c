@@ -48,6 +48,16 @@ static struct worker_place place_of(const struct agent *a, int64_t local_rank,
     };
 }
 
+/* Has this agent come to a job that was running before? Its node was lost and is back,
+ * or is one more; the others stand still until its workers are there, and those import
+ * for themselves sooner than the warm interpreter is ready for them. Legacy etcd counts
+ * from one, and goes on counting from one job to the next. */
+static bool is_waited_for(const struct agent *a)
+{
+    return a->starts == 1 && agent_job_round(a) > 0 &&
+           strcmp(a->config->rdzv.backend, "etcd") != 0;
+}
+
 static int start_one(struct agent *a, int64_t i, int64_t attempt,
                      struct muster_error *err)
 {
@@ -83,7 +93,7 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
             .cpus = cpus.bits,
             .cpus_size = cpus.size,
         };
-        const struct guard_service *from = warm_service(a->warm);
+        const struct guard_service *from = warm_service(a->warm, !is_waited_for(a));
 
         rc = guard_spawn(a->guard, from, (uint32_t)i, &spec, answer, err);
         a->workers[i].asked_warm = rc == 0 && from;

@@ -79,7 +79,6 @@ class Given:
         take = os.environ.pop
         self.flags = self.argv[1 : 1 + int(take("MUSTER_WARM_FLAGS", "0") or 0)]
         take("MUSTER_WARM_SERVER")
-        self.modules = [m for m in take("MUSTER_WARM_MODULES", "").split(",") if m]
         self.optional = take("MUSTER_WARM_OPTIONAL", "") == "1"
         self.memory_kb = int(take("MUSTER_WARM_MEMORY_KB", "0") or 0)
         self.learn = take("MUSTER_WARM_LEARN", "") == "1"
@@ -92,18 +91,24 @@ class Given:
             os.environ["PYTHONPATH"] = path[len(ZIP_PATH) + 1 :]
         sys.path[:] = [p for p in sys.path if p != ZIP_PATH]
         sys.path_importer_cache.pop(ZIP_PATH, None)
-        # In front of the zip file: the environment with which muster started us. What
-        # is different by now is the work of a wrapper around the interpreter, and
-        # workers would find it so too.
-        size = int(take("MUSTER_WARM_ENV_SIZE", "0") or 0)
-        given = environment_of(os.pread(ZIP, size, 0).split(b"\0"))
+        # In front of the zip file: the environment with which muster started us, and
+        # three lists. What is different in the environment by now is the work of a
+        # wrapper around the interpreter, and workers would find it so too.
+        self.env_size = int(take("MUSTER_WARM_ENV_SIZE", "0") or 0)
+        self.lists_size = int(take("MUSTER_WARM_LISTS_SIZE", "0") or 0)
+        given = environment_of(os.pread(ZIP, self.env_size, 0).split(b"\0"))
         self.wrapper = difference(given, os.environb, OWN_VARIABLES)
+        lists = os.pread(ZIP, self.lists_size, self.env_size).decode().split("\0")
+        lists = [names.split(",") if names else [] for names in lists]
+        self.modules, self.learned, self.never = lists[:3]
         self.before = dict(os.environb)
-        self.imports = {}
+        self.imports, self.readers = {}, {}
 
-    def begin_again(self, modules):
-        """Becomes a new server with these modules. The requests that the guard has sent
-        stay in the socket, so that no worker loses anything by it."""
+    def begin_again(self, modules=None, learned=None):
+        """Becomes a new server, with other modules if they are given. The requests that
+        the guard has sent stay in the socket, so that no worker loses anything by it."""
+        if modules is not None:
+            self.original[b"MUSTER_WARM_LISTS_SIZE"] = self.rewrite(modules, learned)
         for pid in children():
             os.kill(pid, SIGKILL)
             os.waitpid(pid, 0)
@@ -112,9 +117,21 @@ class Given:
                 os.close(fd)
         for fd in (CONTROL, STATUS, ZIP):
             os.set_inheritable(fd, True)
-        environ = dict(self.original)
-        environ[b"MUSTER_WARM_MODULES"] = ",".join(modules).encode()
-        os.execve(sys.executable, self.argv, environ)
+        os.execve(sys.executable, self.argv, self.original)
+
+    def rewrite(self, modules, learned):
+        """A new file in the place of the old one: lists may be too long for a variable.
+        The size of its lists."""
+        lists = [",".join(names).encode() for names in (modules, learned, self.never)]
+        lists = b"\0".join(lists)
+        size = os.fstat(ZIP).st_size
+        env = os.pread(ZIP, self.env_size, 0)
+        rest = self.env_size + self.lists_size
+        fd = os.memfd_create("muster-warm")
+        with open(fd, "wb", closefd=False) as f:
+            f.write(env + lists + os.pread(ZIP, size - rest, rest))
+        os.dup2(fd, ZIP)
+        return b"%d" % len(lists)
 
     def note_imports(self):
         """Modules set variables when they are imported: workers have them set."""
@@ -337,40 +354,173 @@ def problem(known):
     return problem_of(threads, fds, children(), devices_in_use())
 
 
-class RankReads:
-    """Watches whether modules ask for what is different in each worker while they are
-    imported: some keep it (lightning has its rank_zero_only.rank), and all workers would
-    have what the server saw."""
+# --- variables that modules read ------------------------------------------------------
 
-    NAMES = {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"} | {
-        prefix + name
-        for prefix in ("", "LOCAL_", "GROUP_", "ROLE_")
-        for name in ("RANK", "WORLD_SIZE")
-    }
+# What native libraries read when they are loaded, where nobody can see it.
+NATIVE = (b"OMP_", b"GOMP_", b"KMP_", b"MKL_", b"OPENBLAS_")
+RANK_NAMES = {b"MASTER_ADDR", b"MASTER_PORT", b"ROLE_NAME"} | {
+    prefix + name
+    for prefix in (b"", b"LOCAL_", b"GROUP_", b"ROLE_")
+    for name in (b"RANK", b"WORLD_SIZE")
+}
 
-    def __init__(self):
-        self.seen = set()
-        self.kept = {n: getattr(os._Environ, n) for n in ("__getitem__", "__contains__")}
 
-    def watched(self, method):
-        def read(environ, key):
-            name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-            if isinstance(name, str) and (
-                name in self.NAMES or name.startswith(("TORCHELASTIC_", "MUSTER_MASTER_"))
-            ):
-                self.seen.add(name)
-            return method(environ, key)
+def is_rank(name):
+    """Is it different in each worker? Some modules keep it when they are imported
+    (lightning has its rank_zero_only.rank), and all workers would have the server's."""
+    return name in RANK_NAMES or name.startswith((b"TORCHELASTIC_", b"MUSTER_MASTER_"))
 
-        return read
 
-    def __enter__(self):
-        for name, method in self.kept.items():
-            setattr(os._Environ, name, self.watched(method))
+def in_progress(frame):
+    """The modules whose import has led to this frame, innermost first."""
+    out = []
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            name = frame.f_globals.get("__name__")
+            if name not in ("__main__", "site", "sitecustomize", None) and name not in out:
+                out.append(name)
+        frame = frame.f_back
+    return out
+
+
+def caller(frame):
+    """Who has asked os.environ: the first frame above that is neither ours nor its own."""
+    while frame is not None and frame.f_globals.get("__name__") in (
+        "sitecustomize", "warm_server", "os", "_collections_abc", "collections.abc"
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def has_of(names, packages):
+    """Is something of these packages among the values of a namespace? Then whoever's it
+    is has imported them, and saw no other value than a plain worker would. Pure."""
+    for value in list(names.values()):
+        if isinstance(value, type(sys)):
+            name = value.__name__
+        else:
+            made = isinstance(value, (type, type(has_of)))
+            name = (value if made else type(value)).__module__
+        if isinstance(name, str) and name.partition(".")[0] in packages:
+            return True
+    return False
+
+
+class Variables(dict):
+    """The table behind os.environ. A module that has read a variable when the server
+    imported it does not see what a worker sets later: sees, and says so."""
+
+    def __init__(self, table, readers, told):
+        super().__init__(table)
+        self.readers = readers  # name: {module: (what it saw, what had led to it)}
+        self.told = told  # told(name, modules), once for each name
+        self.first = dict(table)
+        self.set = set()  # by the script; what imports set, those of a server set, too
+
+    def install(self):
+        os.environ._data = os.environb._data = self
         return self
 
-    def __exit__(self, *_):
-        for name, method in self.kept.items():
-            setattr(os._Environ, name, method)
+    def remove(self):
+        os.environ._data = os.environb._data = dict(dict.items(self))
+
+    def __setitem__(self, key, value):
+        if dict.get(self, key) != value:
+            self.notice(key, value)
+        dict.__setitem__(self, key, value)
+
+    def __delitem__(self, key):
+        """Not told: it may be back soon (accelerate has a clear_environment())."""
+        dict.__delitem__(self, key)
+        if not in_progress(sys._getframe(1)):
+            self.set.add(key)
+
+    def differs(self, key):
+        """Has the script given it a value that a server would not see?"""
+        return key in self.set and dict.get(self, key) != self.first.get(key)
+
+    def notice(self, key, value):
+        readers = self.readers.get(key, {})
+        if not readers and key.startswith(NATIVE):
+            loaded = [n for n in ("torch", "numpy") if n in sys.modules]
+            readers = {n: (dict.get(self, key), loaded) for n in loaded[:1]}
+        late = {m: led for m, (saw, led) in readers.items() if saw != value}
+        packages = {m.partition(".")[0] for led in late.values() for m in led}
+        frame = caller(sys._getframe(1))
+        imports = bool(in_progress(frame))
+        if frame is None or (imports and "-packages/" in frame.f_code.co_filename):
+            return
+        if late and key not in self.set:
+            main = getattr(sys.modules.get("__main__"), "__dict__", {})
+            if not has_of(frame.f_globals, packages) and not has_of(main, packages):
+                self.told(key, late)
+        if not imports:
+            self.set.add(key)
+
+
+class Reads(Variables):
+    """The same, and who reads: in the server, and in a worker of which we learn."""
+
+    def __init__(self, table, readers, told, on_read):
+        super().__init__(table, readers, told)
+        self.on_read = on_read  # on_read(table, name, frame of the reader)
+        self.listed = iter(())
+
+    def __iter__(self):
+        self.listed = dict.__iter__(self)
+        return dict.__iter__(self)
+
+    def read(self, key):
+        """But for a copy of all of them, which asks for one after the other."""
+        try:
+            if next(self.listed, None) == key:
+                return
+        except RuntimeError:  # It has changed meanwhile.
+            pass
+        self.listed = iter(())
+        self.on_read(self, key, sys._getframe(2))
+
+    def __getitem__(self, key):
+        self.read(key)
+        return dict.__getitem__(self, key)
+
+    def __contains__(self, key):
+        self.read(key)
+        return dict.__contains__(self, key)
+
+
+def warn_late(key, readers):
+    """One line on the worker's own stderr, or the server's."""
+    name, module = os.fsdecode(key), sorted(readers)[0]
+    line = (
+        "muster: --warm: %s is set after %s, which reads it, was imported; there it has "
+        "no effect. Set it before muster starts, or leave %s out of --warm\n"
+    ) % (name, module, module.partition(".")[0])
+    try:
+        os.write(2, line.encode("utf-8", "replace"))
+    except OSError:
+        pass
+
+
+class Barrier:
+    """A finder that finds nothing. Ends an import that would reach a module which must
+    not be here, and sees whose import has started a thread."""
+
+    class Reached(BaseException):
+        pass
+
+    def __init__(self, never):
+        self.never = set(never)
+        self.reached, self.threads = [], []  # and what had led there, innermost first
+
+    def find_spec(self, name, path=None, target=None):
+        led = in_progress(sys._getframe(1))
+        if name in self.never:
+            self.reached = self.reached or [name] + led
+            raise Barrier.Reached(name)
+        if not self.threads and os.stat("/proc/self/task").st_nlink > 3:
+            self.threads = led
+        return None
 
 
 def resident_kb():
@@ -414,6 +564,8 @@ def import_one(name, optional):
             return False
         show_error(e)
         raise Refuse("the module %s does not import: %s" % (name, e))
+    except Barrier.Reached:
+        return False
     except BaseException as e:
         if optional and name != "torch" and not isinstance(e, MemoryError):
             tell("fails", name, "%s: %s" % (type(e).__name__, e))
@@ -425,21 +577,59 @@ def import_one(name, optional):
     return True
 
 
+def without(given, at, guilty):
+    """Begins again without these modules."""
+    for name in sorted(guilty):
+        tell("never", name)
+    first = len(given.modules)
+    if at >= first:
+        given.begin_again(given.modules, given.learned[: at - first])
+    given.begin_again([m for m in given.modules if m not in guilty], given.learned)
+
+
 def import_all(given, known):
-    count = 0
-    for name in given.modules:
-        tell("importing", name)
-        with RankReads() as reads:
+    """What was learned comes last, and ends at the first module that does not do: who
+    needs that module too is not known, and each would cost a start of its own."""
+    ranks, count = [], 0
+
+    def on_read(table, key, frame):
+        led = in_progress(frame)
+        if is_rank(key):
+            ranks.append((key, led))
+        elif led:
+            given.readers.setdefault(key, {}).setdefault(led[0], (dict.get(table, key), led))
+
+    def told(key, late):
+        warn_late(key, late)
+        for name in sorted({m for led in late.values() for m in led}):
+            tell("differs", name)
+
+    barrier = Barrier(given.never)
+    variables = Reads(os.environ._data, given.readers, told, on_read).install()
+    sys.meta_path.insert(0, barrier)
+    try:
+        for at, name in enumerate(given.modules + given.learned):
+            tell("importing", name)
             done = import_one(name, given.optional)
-        count += done
-        why = problem(known)
-        if reads.seen:
-            why = "what it saw of %s" % " and ".join(sorted(reads.seen))
-        if why:
-            tell("left-out", name, why)
-            given.begin_again([m for m in given.modules if m != name])
-        if done and given.memory_kb and resident_kb() > given.memory_kb:
-            raise Refuse("%s takes more than %d MB" % (name, given.memory_kb // 1024))
+            count += done
+            why, guilty = problem(known), barrier.threads
+            if ranks:
+                names = sorted({os.fsdecode(key) for key, _ in ranks})
+                why, guilty = "what it saw of " + " and ".join(names), ranks[0][1]
+            if why and guilty and guilty[0] != name:
+                why += " (%s)" % guilty[0]
+            if barrier.reached:
+                guilty = barrier.reached
+                tell("needs", name, guilty[0])
+            elif why:
+                tell("left-out", name, why)
+            if why or barrier.reached:
+                without(given, at, set(guilty) | {name})
+            if done and given.memory_kb and resident_kb() > given.memory_kb:
+                raise Refuse("%s takes more than %d MB" % (name, given.memory_kb // 1024))
+    finally:
+        sys.meta_path.remove(barrier)
+        variables.remove()
     if count == 0 and given.optional and not given.learn:
         raise Refuse("there is no torch to import here")
 
@@ -764,17 +954,47 @@ class Learner:
 
         self.socket = _socket.socket(fileno=fd)
         self.flags = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
-        self.names = set()
+        self.told = set()
 
-    def find_spec(self, name, path=None, target=None):
-        if name not in self.names and self.socket is not None:
-            self.names.add(name)
+    def tell(self, kind, name):
+        if (kind, name) not in self.told and self.socket is not None:
+            self.told.add((kind, name))
             try:
-                self.socket.send(b"module " + name.encode() + b"\n", self.flags)
+                self.socket.send(("%s %s\n" % (kind, name)).encode(), self.flags)
             except (OSError, UnicodeError):
                 self.socket.close()
                 self.socket = None
+
+    def find_spec(self, name, path=None, target=None):
+        self.tell("module", name)
         return None
+
+    def on_read(self, table, key, frame):
+        """A module whose import depends on its rank, or on what the script has set."""
+        if table.differs(key) or is_rank(key):
+            for name in in_progress(frame):
+                self.tell("differs", name)
+
+    def on_late(self, key, readers):
+        warn_late(key, readers)
+        for name in sorted({m for led in readers.values() for m in led}):
+            self.tell("differs", name)
+
+
+def watch_worker(given):
+    """In one worker of the node: its lines would be those of the others."""
+    if os.environ.get("LOCAL_RANK") != "0":
+        return
+    if not given.learn:
+        Variables(os.environ._data, given.readers, warn_late).install()
+        return
+    fd = os.dup(STATUS)
+    os.dup2(fd, 250)
+    os.close(fd)
+    os.set_inheritable(250, False)
+    learner = Learner(250)
+    sys.meta_path.insert(0, learner)
+    Reads(os.environ._data, given.readers, learner.on_late, learner.on_read).install()
 
 
 def print_stacks_when_asked():
@@ -833,12 +1053,7 @@ def become_worker(system, given, guard, request, control, collect):
     control.detach()
     os.close(CONTROL)
     os.close(ZIP)
-    if given.learn and os.environ.get("LOCAL_RANK") == "0":
-        fd = os.dup(STATUS)
-        os.dup2(fd, 250)
-        os.close(fd)
-        os.set_inheritable(250, False)
-        sys.meta_path.insert(0, Learner(250))
+    watch_worker(given)
     os.close(STATUS)
     if not given.readable:
         print_stacks_when_asked()
@@ -862,7 +1077,7 @@ def wait_for_request(given, control, sources, base_kb, ahead):
             path = sources.changed(sources.mine)
             if path:
                 tell("stale", path)
-                given.begin_again(given.modules)
+                given.begin_again()
             message, ancillary, _flags, _peer = control.recvmsg(64, 128)
             if not message:
                 os._exit(0)
@@ -871,11 +1086,11 @@ def wait_for_request(given, control, sources, base_kb, ahead):
         path = sources.changed(sources.others) or sources.changed(sources.mine)
         if path:
             tell("stale", path)
-            given.begin_again(given.modules)
+            given.begin_again()
         now = resident_kb()
         if now > base_kb + base_kb // 4 + 65536:
             tell("grown", now)
-            given.begin_again(given.modules)
+            given.begin_again()
         ahead.keep()
 
 
@@ -932,7 +1147,7 @@ def second_stage():
     given = Given()
     guard = os.getppid()
     system = System()
-    shown = [b"muster-warm", os.fsencode(",".join(given.modules))]
+    shown = [b"muster-warm", os.fsencode(",".join(given.modules + given.learned))]
     system.set_title(b"muster-warm", system.place(shown, []))
     error = own_sitecustomize()
     serve(system, given, guard)

@@ -23,9 +23,11 @@
 
 #define ANSWER_MS                                                                      \
     15000 /* A fork takes milliseconds; a server that was stopped never answers. */
-#define LINE_MAX_ 65536
-#define KEEP_MS   5000  /* without a new module: the worker is at work */
-#define WAIT_MS   60000 /* that a module takes before the user is told */
+#define LINE_MAX_    65536
+#define ARROW_MALLOC "JE_ARROW_MALLOC_CONF"
+#define KEEP_MS      5000  /* without a new module: the worker is at work */
+#define WAIT_MS      60000 /* that a module takes before the user is told */
+#define LATE_MS      5000  /* that workers wait for modules to be left out */
 
 struct warm {
     struct warm_opts opts;
@@ -36,6 +38,7 @@ struct warm {
     struct buf lines;
     uv_timer_t timer; /* while asked > 0, or there is something to keep */
     int64_t asked;
+    uint64_t late_ms; /* loop time: since a module had to be left out; 0: none */
     struct blocking_call *keeping; /* owned while it runs */
 };
 
@@ -84,7 +87,11 @@ static void warm_on_timer(uv_timer_t *timer)
 
     if (w->asked == 0)
         keep_learned(w, false);
-    if (w->asked > 0 && w->service && w->core.phase == WARM_IMPORTING) {
+    if (w->asked > 0 && w->service && w->core.phase == WARM_IMPORTING && w->late_ms) {
+        warm_core_late(&w->core, LATE_MS, &text);
+        warm_log(w, &text);
+        guard_service_signal(w->service, SIGKILL);
+    } else if (w->asked > 0 && w->service && w->core.phase == WARM_IMPORTING) {
         warm_core_slow(&w->core, WAIT_MS, &text);
         warm_log(w, &text);
     }
@@ -98,12 +105,31 @@ static void warm_on_timer(uv_timer_t *timer)
     guard_service_signal(w->service, SIGKILL);
 }
 
+/* Of a module that was learned and does not do, the first time is free; after LATE_MS
+ * in all the workers do without. What the user named is waited for. */
+static uint64_t late_in(struct warm *w)
+{
+    const uint64_t now = uv_now(w->opts.loop);
+
+    if (!w->core.left_out || !w->core.learning)
+        w->late_ms = 0;
+    else if (w->late_ms == 0)
+        w->late_ms = now;
+    if (w->late_ms == 0)
+        return WAIT_MS;
+    return now - w->late_ms < LATE_MS ? LATE_MS - (now - w->late_ms) : 0;
+}
+
 static void arm(struct warm *w)
 {
-    if (w->asked > 0 && w->core.phase == WARM_READY)
+    const uint64_t late = late_in(w);
+
+    if (w->core.late)
+        uv_timer_stop(&w->timer);
+    else if (w->asked > 0 && w->core.phase == WARM_READY)
         uv_timer_start(&w->timer, warm_on_timer, ANSWER_MS, 0);
     else if (w->asked > 0 && w->core.phase == WARM_IMPORTING)
-        uv_timer_start(&w->timer, warm_on_timer, WAIT_MS, 0);
+        uv_timer_start(&w->timer, warm_on_timer, late, 0);
     else if (w->asked == 0 && w->core.changed)
         uv_timer_start(&w->timer, warm_on_timer, KEEP_MS, 0);
     else
@@ -232,16 +258,12 @@ static unsigned long long memory_limit_kb(void)
     return kb / 2;
 }
 
-static char *joined(const struct text_list *l)
+/* Names between commas, and a NUL. */
+static void put_names(struct buf *b, char *const *names, size_t count)
 {
-    char *all = mem_strdup("");
-
-    for (size_t i = 0; all && i < l->count; i++) {
-        char *more = mem_printf("%s%s%s", all, i ? "," : "", l->items[i]);
-        mem_free(all);
-        all = more;
-    }
-    return all;
+    for (size_t i = 0; i < count; i++)
+        (void)buf_printf(b, "%s%s", i ? "," : "", names[i]);
+    (void)buf_u8(b, 0);
 }
 
 /* The environment of a worker, but with one thread for every library: a process with
@@ -250,13 +272,12 @@ static int server_env(const struct warm *w, struct text_list *env)
 {
     static const char *const ours[] = {
         "PYTHONPATH",           "OMP_NUM_THREADS",    "MKL_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS", "MUSTER_WARM_SERVER", "MUSTER_WARM_MODULES",
+        "OPENBLAS_NUM_THREADS", "MUSTER_WARM_SERVER", "MUSTER_WARM_LISTS_SIZE",
         "MUSTER_WARM_OPTIONAL", "MUSTER_WARM_LEARN",  "MUSTER_WARM_MEMORY_KB",
         "MUSTER_WARM_ENV_SIZE", "MUSTER_WARM_FLAGS",  "MUSTER_WARM_TRACER",
         "MUSTER_WARM_FILES",    "MUSTER_TOKEN", /* which is for agents only */
     };
     const char *path = env_get(w->opts.envp, "PYTHONPATH");
-    char *modules = joined(&w->core.modules);
     char *files = strcmp(w->opts.config->warm, "auto") == 0
                       ? warm_cache_files(w->opts.config, w->opts.envp)
                       : NULL;
@@ -273,14 +294,15 @@ static int server_env(const struct warm *w, struct text_list *env)
     char *paths = path && *path ? mem_printf("/proc/self/fd/5:%s", path)
                                 : mem_strdup("/proc/self/fd/5");
     (void)snprintf(number, sizeof number, "%llu", memory_limit_kb());
-    if (!paths || !modules)
+    if (!paths)
         env->err = MUSTER_ENOMEM;
     (void)env_put(env, "PYTHONPATH", paths ? paths : "");
     (void)env_put(env, "OMP_NUM_THREADS", "1");
     (void)env_put(env, "MKL_NUM_THREADS", "1");
     (void)env_put(env, "OPENBLAS_NUM_THREADS", "1");
+    if (!env_get(w->opts.envp, ARROW_MALLOC)) /* pyarrow's has a thread by default */
+        (void)env_put(env, ARROW_MALLOC, "background_thread:false");
     (void)env_put(env, "MUSTER_WARM_SERVER", "1");
-    (void)env_put(env, "MUSTER_WARM_MODULES", modules ? modules : "");
     (void)env_put(env, "MUSTER_WARM_OPTIONAL", w->core.optional ? "1" : "0");
     (void)env_put(env, "MUSTER_WARM_LEARN", w->core.learning ? "1" : "0");
     (void)env_put(env, "MUSTER_WARM_FILES", files ? files : "");
@@ -288,7 +310,6 @@ static int server_env(const struct warm *w, struct text_list *env)
     (void)snprintf(number, sizeof number, "%d", (int)getpid());
     (void)env_put(env, "MUSTER_WARM_TRACER", number);
     mem_free(paths);
-    mem_free(modules);
     mem_free(files);
     return env->err;
 }
@@ -311,22 +332,31 @@ static int server_argv(const struct warm *w, struct text_list *argv)
     return rc ? rc : argv->err;
 }
 
-/* The environment, each variable with its NUL, and the zip file behind it: Python does
- * not mind bytes in front of one. From the first the server learns what a wrapper
- * around the interpreter has changed. */
-static int program_fd(struct text_list *env)
+/* The environment, each variable with its NUL; the modules that were chosen, learned
+ * and left out; and the zip file behind them: Python does not mind bytes in front of
+ * one. From the first the server learns what a wrapper around the interpreter has
+ * changed. */
+static int program_fd(const struct warm *w, struct text_list *env)
 {
+    const struct text_list *modules = &w->core.modules, *never = &w->core.never;
+    const size_t chosen = w->core.chosen;
     const int fd = memfd_create("muster-warm", MFD_CLOEXEC);
-    char size[24];
+    char size[24], lists[24];
     struct buf b;
     int rc = fd >= 0 ? 0 : MUSTER_EIO;
 
     buf_init(&b, 64u << 20);
     for (size_t i = 0; i < env->count; i++)
         (void)buf_append(&b, env->items[i], strlen(env->items[i]) + 1);
-    (void)snprintf(size, sizeof size, "%zu", buf_len(&b));
+    const size_t before = buf_len(&b);
+    put_names(&b, modules->items, chosen);
+    put_names(&b, modules->items + chosen, modules->count - chosen);
+    put_names(&b, never->items, never->count);
+    (void)snprintf(size, sizeof size, "%zu", before);
+    (void)snprintf(lists, sizeof lists, "%zu", buf_len(&b) - before);
     (void)buf_append(&b, warm_program, warm_program_size);
     (void)env_put(env, "MUSTER_WARM_ENV_SIZE", size);
+    (void)env_put(env, "MUSTER_WARM_LISTS_SIZE", lists);
     if (buf_error(&b) || env->err)
         rc = MUSTER_ENOMEM;
     while (rc == 0 && buf_len(&b) > 0) {
@@ -371,7 +401,7 @@ static void start_server(struct warm *w)
         rc = server_argv(w, &argv);
     if (rc == 0)
         rc = server_env(w, &env);
-    if (rc == 0 && (program = program_fd(&env)) < 0)
+    if (rc == 0 && (program = program_fd(w, &env)) < 0)
         rc = MUSTER_EIO;
     if (rc == 0 && fcntl(lines[0], F_SETFL, O_NONBLOCK) == 0) {
         const struct guard_service_spec spec = {
@@ -404,9 +434,12 @@ static void start_server(struct warm *w)
     }
 }
 
-const struct guard_service *warm_service(const struct warm *w)
+const struct guard_service *warm_service(const struct warm *w, bool may_wait)
 {
-    return w && w->core.phase != WARM_GIVEN_UP ? w->service : NULL;
+    const bool will_be = w && (w->core.phase == WARM_READY ||
+                               (may_wait && w->core.phase == WARM_IMPORTING));
+
+    return will_be ? w->service : NULL;
 }
 
 /* --- open and close --------------------------------------------------------------- */

@@ -25,8 +25,9 @@ struct warm_opts {
 int warm_open(const struct warm_opts *opts, struct warm **out,
               struct muster_error *err);
 
-/* From which to fork, now or as soon as it is ready; NULL: start the ordinary way. */
-const struct guard_service *warm_service(const struct warm *w);
+/* From which to fork: now, or with may_wait as soon as it is ready. NULL: start the
+ * ordinary way. */
+const struct guard_service *warm_service(const struct warm *w, bool may_wait);
 
 /* A worker was asked for; it was started, forked or not. A server that is ready and
  * does not answer is ended, and what it was asked for is started the ordinary way. */

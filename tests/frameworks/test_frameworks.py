@@ -1,4 +1,4 @@
-"""Jobs of Accelerate, Lightning and torchx, started by muster where torchrun was.
+"""Jobs of Accelerate, Lightning, DeepSpeed, transformers and torchx, started by muster where torchrun was.
 
 The frameworks are the real ones, from build/frameworks, with the torch of build/venv.
 """
@@ -54,6 +54,42 @@ def test_lightning_finds_its_environment_and_its_checkpoint(env, tmp_path: Path)
                     for r in (0, 1) for e in (2, 3)]
     assert sorted(p.name for p in (tmp_path / "root/checkpoints").iterdir()) == [
         "epoch=1-step=8.ckpt", "epoch=2-step=12.ckpt"]
+
+
+def test_pandas_and_pyarrow_leave_no_thread(env, tmp_path: Path) -> None:
+    """pyarrow's allocator has one by default, and a process with threads cannot be forked."""
+    (tmp_path / "w.py").write_text("import os, sys\nprint('HAD', 'pandas' in sys.modules, 'pyarrow' in sys.modules, "
+                                   "os.environ.get('JE_ARROW_MALLOC_CONF'), flush=True)\n"
+                                   "import pandas\nassert pandas.DataFrame({'x': [1, 2]}).convert_dtypes(dtype_backend='pyarrow').x.sum() == 3\n")
+    out = run(env, MUSTER, "run", "--warm=pandas,pyarrow", "w.py", cwd=tmp_path)
+    assert out == "HAD True True None\n"
+
+
+WARM = {
+    "lightning": "rank %d of 2 TorchElasticEnvironment epoch 3 step 12",
+    "clm": "rank %d of 2 blocks 96 step 4 learns True",
+    "deepspeed": "rank %d of 2 DeepSpeedEngine steps 12 learned True",
+}
+
+
+@pytest.mark.parametrize("name", WARM)
+def test_the_second_warm_start_imports_less(env, tmp_path: Path, name: str) -> None:
+    """--warm=auto: what the first start has learned, the interpreter imports once for all workers of the second, without
+    trying twice; their own imports are what is left. The times are printed, not judged."""
+    (tmp_path / "cache").mkdir()
+    env.update(XDG_CACHE_HOME=str(tmp_path / "cache"), HF_HUB_OFFLINE="1", LOGLEVEL="INFO")
+    own, held = [], []
+    for start in range(2):
+        out = run(env, MUSTER, "run", "--standalone", "--nproc-per-node=2", "--warm=auto",
+                  HERE / f"train_{name}.py", tmp_path / f"out{start}", cwd=tmp_path)
+        for rank in (0, 1):
+            assert WARM[name] % rank in out.splitlines(), out
+        assert "ordinary way" not in out and "left out" not in out, out
+        own += [max(int(n) for n in re.findall(r"^imported (\d+) modules", out, re.M))]
+        held += [int(n) for n in re.findall(r"the warm interpreter is ready .* and (\d+) modules", out)]
+        print(name, start, re.findall(r"^imported .*", out, re.M))
+    assert len(held) == 2 and held[1] > held[0] + own[0] // 4, (own, held)
+    assert own[1] < own[0] * 3 // 4, (own, held)
 
 
 def test_torchx_finds_muster_under_torchruns_name(env, tmp_path: Path) -> None:

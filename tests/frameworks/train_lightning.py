@@ -1,6 +1,9 @@
 """A Lightning job with a checkpoint, then its continuation: train_lightning.py DIRECTORY."""
 import os
 import sys
+import time
+
+before = len(sys.modules)  # what a warm interpreter had imported
 
 import lightning
 import torch
@@ -35,6 +38,7 @@ def fit(epochs, checkpoint=None):
 
 
 fit(3, fit(2))
-# gloo's threads may abort an interpreter that goes away under them.
+sys.stdout.write(f"imported {len(sys.modules) - before} modules, {time.process_time():.1f} s of CPU\n")
 sys.stdout.flush()
+# gloo's threads may abort an interpreter that goes away under them.
 os._exit(0)

@@ -45,23 +45,65 @@ def test_what_changed_in_an_environment(before, after, without, want):
     assert server.difference(before, after, without) == want
 
 
-def test_reads_of_the_rank_are_seen():
+@pytest.fixture()
+def environ(monkeypatch):
+    """os.environ with its own table; what is installed in it goes away afterwards."""
     import os
-    with server.RankReads() as reads:
-        os.environ.get("RANK"), "LOCAL_RANK" in os.environ, os.environb.get(b"TORCHELASTIC_RUN_ID")
-        os.environ.get("TORCH_DISTRIBUTED_COMPILE_ON_ONE_RANK"), os.getenv("HOME")
-    assert reads.seen == {"RANK", "LOCAL_RANK", "TORCHELASTIC_RUN_ID"}
-    with server.RankReads() as reads:
-        pass
-    os.environ.get("RANK")
-    assert not reads.seen
+    for table in (os.environ, os.environb):
+        monkeypatch.setattr(table, "_data", {b"HOME": b"/h", b"OMP_NUM_THREADS": b"1"})
+    return os.environ
+
+
+def test_reads_are_seen_and_copies_are_not(environ):
+    import os
+    seen = []
+    reads = server.Reads(environ._data, {}, None, lambda table, key, frame: seen.append(key)).install()
+    environ.get("RANK"), "LOCAL_RANK" in environ, os.environb.get(b"TORCHELASTIC_RUN_ID")
+    dict(environ), environ.copy(), list(environ.items())
+    assert os.getenv("HOME") == "/h"
+    assert seen == [b"RANK", b"LOCAL_RANK", b"TORCHELASTIC_RUN_ID", b"HOME"]
+    assert [server.is_rank(k) for k in (*seen, b"TORCH_DISTRIBUTED_COMPILE_ON_ONE_RANK")] == [True] * 3 + [False] * 2
+    reads.remove()
+    environ.get("RANK")
+    assert len(seen) == 4 and environ["HOME"] == "/h"
+
+
+@pytest.mark.parametrize("does, told", [
+    ("environ['HF_HOME'] = '/x'", ["HF_HOME"]),
+    ("environ['HF_HOME'] = '/x'; environ['HF_HOME'] = '/y'", ["HF_HOME"]),
+    ("environ.setdefault('HF_HOME', '/x'); environ.update(HOME='/y')", ["HF_HOME", "HOME"]),
+    ("del environ['HOME']; environ['HOME'] = '/h'", []),
+    ("environ['HOME'] = '/h'", []),  # what was read
+    ("environ['OTHER'] = '/h'", []),  # what nobody has read
+    ("environ['HOME'] = '/x'; environ['HOME'] = '/h'", ["HOME"]),
+    ("import hub; environ['HF_HOME'] = '/x'", []),  # A plain worker would not see it either.
+    ("from hub import thing; environ['HF_HOME'] = '/x'", []),
+    ("import over; environ['HF_HOME'] = '/x'", []),  # It had led to the import of hub.
+    ("environ['OMP_NUM_THREADS'] = '1'", []),
+    ("environ['OMP_NUM_THREADS'] = '4'", ["OMP_NUM_THREADS"]),
+    ("environ['KMP_BLOCKTIME'] = '4'", ["KMP_BLOCKTIME"]),
+])
+def test_who_sets_what_was_read(environ, monkeypatch, does, told):
+    import sys
+    import types
+    for name in ("hub", "over", "numpy"):
+        module = types.ModuleType(name)
+        exec("def thing(): pass", module.__dict__)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    readers = {b"HF_HOME": {"hub.constants": (None, ["hub.constants", "over"])}, b"HOME": {"hub.constants": (b"/h", ["hub.constants"])}}
+    got = []
+    server.Variables(environ._data, readers, lambda key, late: got.append((key.decode(), sorted(late)))).install()
+    exec(does, {"environ": environ, "__name__": "__main__"})
+    assert got == [(name, ["numpy" if "_" in name and name != "HF_HOME" else "hub.constants"]) for name in told]
 
 
 def test_memory_is_looked_at_after_each_import(monkeypatch):
     import types
     monkeypatch.setattr(server, "tell", lambda *words: None)
     monkeypatch.setattr(server, "problem", lambda known: "")
-    given = types.SimpleNamespace(modules=["json", "string"], optional=False, memory_kb=1 << 40, learn=False)
+    given = types.SimpleNamespace(modules=["json", "string"], learned=[], never=[], readers={}, optional=False,
+                                  memory_kb=1 << 40, learn=False)
     server.import_all(given, set())
     given.memory_kb = 2048
     with pytest.raises(server.Refuse, match="json takes more than 2 MB"):

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/interop"))
-from run_job import MUSTER, VENV, Job, environment, marked, run, until_gone  # noqa: E402
+from run_job import MUSTER, VENV, Job, environment, free_port, marked, run, until_gone  # noqa: E402
 from patience import clock  # noqa: E402
 
 TRAIN = ROOT / "tests/interop/run_train.py"
@@ -384,6 +384,123 @@ def test_auto_goes_on_learning(tmp_path):
     assert "the module broken does not import (ValueError: x); it is left out" in said[1], said[1]
     assert "exit code 5 while it imported hard" in said[1], said[1]
     assert said[2:] == ["HAD True False\n", "HAD True False\n", "HAD True True\n"]
+
+
+PLAIN = os.path.realpath(VENV / "python")  # which has no torch
+
+
+def write(where, **files):
+    for name, source in files.items():
+        path = where / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+
+
+def test_auto_finds_a_library_with_a_thread_once(tmp_path):
+    """Not once for each of its modules, nor for all that need it; what was imported before it stays warm."""
+    write(tmp_path, lib__core="import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
+          lib__init="", good="", more="", **{f"lib__m{i}": "" for i in range(10)}, uses="import lib.m1", needs="import lib")
+    (tmp_path / "lib/__init__.py").write_text("import lib.core, lib.init\n")
+    names = ["good", *(f"lib.m{i}" for i in range(10)), "uses", "needs", "more"]
+    (tmp_path / "w.py").write_text(
+        f"import os, sys\nHAD = [n for n in {names} if n in sys.modules]\nfor n in {names}: __import__(n)\n"
+        "print('HAD', *HAD, flush=True)\nos._exit(0)\n")
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": PLAIN}
+    said = []
+    for _ in range(5):
+        code, text = run(tmp_path, "--warm=auto", "w.py", env=env)
+        assert code == 0 and ORDINARY not in text and text.count("left out") <= 1, text
+        said.append(text)
+    assert said[0] == "HAD\n"
+    assert "importing lib leaves 1 more thread behind" in said[1] and "HAD good\n" in said[1], said[1]
+    assert "uses imports lib, which must not be imported ahead of this script" in said[2], said[2]
+    assert said[4] == "HAD good more\n"
+
+
+def test_workers_do_not_wait_long_for_modules_to_be_left_out(tmp_path):
+    """The interpreter that begins again is held up here for as long as the test wants; the workers are not."""
+    write(tmp_path, first="""
+import os, time
+if open("/proc/self/comm").read().strip() == "muster-warm":
+    if os.path.exists("begun"):
+        while not os.path.exists("go"): time.sleep(0.01)
+    open("begun", "w").close()
+""", bad="import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()")
+    (tmp_path / "w.py").write_text("import os, first, bad\nprint('RAN', flush=True)\nos._exit(0)\n")
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": PLAIN}
+    code, text = run(tmp_path, "--warm=auto", "w.py", env=env)
+    assert (code, text) == (0, "RAN\n")
+    code, text = run(tmp_path, "--nproc-per-node=2", "--warm=auto", "w.py", env=env)
+    assert code == 0 and text.count("RAN") == 2, text
+    assert text.count("left out have cost 5 s; these workers start the ordinary way") == 1 and "another one" not in text, text
+
+
+def test_a_variable_that_comes_too_late_is_told(tmp_path):
+    """In one line, by one of the workers, if they would have seen another value without --warm."""
+    write(tmp_path, conf="import os; home = os.environ.get('MY_HOME', 'default')", over="import conf")
+    (tmp_path / "w.py").write_text(
+        "import os, sys\nif len(sys.argv) > 1: import over\nfor _ in 'twice': os.environ['MY_HOME'] = '/mine'\nimport conf\n"
+        "print('SAW', conf.home, flush=True)\n")
+    line = "muster: --warm: MY_HOME is set after conf, which reads it, was imported; there it has no effect."
+    for words, env, times in (((), {}, 1), ((), {"MY_HOME": "/mine"}, 0), (("x",), {}, 0)):
+        code, text = run(tmp_path, "--nproc-per-node=2", "--warm=over", "w.py", *words, env=env)
+        assert code == 0 and text.count(line) == times, text
+        assert text.count("SAW default" if not env else "SAW /mine") == 2, text
+    code, text = run(tmp_path, "w.py")
+    assert (code, text) == (0, "SAW /mine\n")
+
+
+def test_auto_learns_which_variables_a_script_sets(tmp_path):
+    """Before an import that reads one: at once. After an edit: with the line, and from the next start on. What needs such a
+    module is not imported ahead either."""
+    write(tmp_path, conf="import os; home = os.environ.get('MY_HOME', 'default')", uses="import conf", also="import conf",
+          good="")
+    script = "import os, sys\nHAD = [n for n in ('good', 'conf', 'uses', 'also') if n in sys.modules]\n%simport good, uses, conf, also\n" \
+             "print('SAW', conf.home, *HAD, flush=True)\n"
+    sets = script % "os.environ['MY_HOME'] = '/mine'\n"
+
+    def start(cache):
+        code, text = run(tmp_path, "--warm=auto", "w.py", env={"XDG_CACHE_HOME": str(tmp_path / cache), "PYTHON_EXEC": PLAIN})
+        assert code == 0 and ORDINARY not in text, text
+        return text
+    (tmp_path / "w.py").write_text(sets)
+    assert start("a") == "SAW /mine\n"
+    second = start("a")
+    assert "also imports conf, which must not be imported ahead" in second and second.endswith("SAW /mine good\n"), second
+    assert start("a") == "SAW /mine good\n"
+
+    (tmp_path / "w.py").write_text(script % "")
+    assert start("b") == "SAW default\n"
+    assert start("b") == "SAW default good conf uses also\n"
+    (tmp_path / "w.py").write_text(sets)
+    late = start("b")
+    assert "MY_HOME is set after conf" in late and "SAW default good conf uses also\n" in late, late
+    assert start("b").endswith("SAW /mine good\n")
+    assert start("b") == "SAW /mine good\n"
+
+
+def test_a_node_that_comes_back_does_not_wait_for_its_interpreter(tmp_path):
+    """Its agent was killed, and the others wait for it: its workers import for themselves. Here its interpreter would never
+    have been ready."""
+    write(tmp_path, slow="""
+import os, time
+while not os.path.exists("go"): time.sleep(0.01)
+""")
+    (tmp_path / "w.py").write_text(
+        "import os, sys, time\nos.write(1, f\"UP {os.environ['WORLD_SIZE']} {'slow' in sys.modules}\\n\".encode())\ntime.sleep(1000)\n")
+    (tmp_path / "go").touch()
+    words = ["--nnodes=2", "--max-restarts=3", "--rdzv-backend=c10d", "--rdzv-id=back", f"--rdzv-endpoint=127.0.0.1:{free_port()}",
+             "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3", "--warm=slow", "w.py"]
+    with Job(tmp_path, "a", *words, env={"PYTHON_EXEC": PLAIN}) as a:
+        with Job(tmp_path, "b", *words, env={"PYTHON_EXEC": PLAIN}) as b:
+            a.until("UP 2 True")
+            b.until("UP 2 True")
+            (tmp_path / "go").unlink()
+            b.process.kill()
+            b.wait()
+        with Job(tmp_path, "c", *words, env={"PYTHON_EXEC": PLAIN}) as c:
+            c.until("UP 2 False")
+            a.until(lambda text: text.count("UP 2 True") == 2)
 
 
 def test_what_was_learned_survives_a_killed_agent(tmp_path):

@@ -51,6 +51,19 @@ static bool has(const struct text_list *l, struct span name)
     return false;
 }
 
+/* The name itself, or that of a package above it. */
+static bool has_above(const struct text_list *l, struct span name)
+{
+    for (size_t i = 0; i < l->count; i++) {
+        const struct span above = span_str(l->items[i]);
+
+        if (above.n <= name.n && memcmp(above.p, name.p, above.n) == 0 &&
+            (above.n == name.n || name.p[above.n] == '.'))
+            return true;
+    }
+    return false;
+}
+
 static bool is_usual(struct span name)
 {
     for (size_t i = 0; i < ARRAY_LEN(usual); i++)
@@ -99,6 +112,7 @@ int warm_core_init(struct warm_core *w, const char *value, struct muster_error *
     for (size_t i = 0; w->optional && rc == 0 && i < ARRAY_LEN(usual); i++)
         if (add(&w->modules, span_str(usual[i])))
             rc = err_nomem(err);
+    w->chosen = w->modules.count;
     if (rc != 0)
         warm_core_fini(w);
     return rc;
@@ -109,6 +123,27 @@ void warm_core_fini(struct warm_core *w)
     text_list_fini(&w->modules);
     text_list_fini(&w->had);
     text_list_fini(&w->never);
+    text_list_fini(&w->broken);
+}
+
+/* Without what must not be there. */
+static void purge(struct warm_core *w)
+{
+    struct text_list *l = &w->modules;
+    size_t kept = 0, chosen = w->chosen;
+
+    for (size_t i = 0; i < l->count; i++) {
+        if (!has_above(&w->never, span_str(l->items[i]))) {
+            l->items[kept++] = l->items[i];
+            continue;
+        }
+        mem_free(l->items[i]);
+        chosen -= i < w->chosen;
+    }
+    if (l->items)
+        l->items[kept] = NULL;
+    l->count = kept;
+    w->chosen = chosen;
 }
 
 int warm_core_learned(struct warm_core *w, struct span text)
@@ -119,13 +154,15 @@ int warm_core_learned(struct warm_core *w, struct span text)
         const uint8_t *end = memchr(text.p + at, '\n', text.n - at);
         const size_t n = end ? (size_t)(end - text.p) - at : text.n - at;
         const bool never = n > 0 && text.p[at] == '!';
-        const struct span name = span_of(text.p + at + never, n - never);
-        struct text_list *to = never ? &w->never : &w->modules;
+        const bool marked = never || (n > 0 && text.p[at] == '~');
+        const struct span name = span_of(text.p + at + marked, n - marked);
+        struct text_list *to = never ? &w->never : marked ? &w->broken : &w->modules;
 
         if (warm_is_module(name) && to->count < LEARNED_MAX)
             rc = add(to, name);
         at += n + 1;
     }
+    purge(w);
     return rc;
 }
 
@@ -134,11 +171,13 @@ int warm_core_keep(const struct warm_core *w, struct buf *out)
     const struct {
         const struct text_list *list;
         const char *mark;
-    } parts[] = { { &w->modules, "" }, { &w->had, "" }, { &w->never, "!" } };
+    } parts[] = {
+        { &w->modules, "" }, { &w->had, "" }, { &w->never, "!" }, { &w->broken, "~" }
+    };
 
     for (size_t k = 0; k < ARRAY_LEN(parts); k++)
         for (size_t i = 0; i < parts[k].list->count; i++)
-            if (!is_usual(span_str(parts[k].list->items[i])))
+            if (parts[k].list != &w->modules || i >= w->chosen)
                 (void)buf_printf(out, "%s%s\n", parts[k].mark, parts[k].list->items[i]);
     return buf_error(out);
 }
@@ -204,45 +243,68 @@ static void leave_out(struct warm_core *w, struct span name)
         mem_free(l->items[i]);
         memmove(&l->items[i], &l->items[i + 1], (l->count - i) * sizeof *l->items);
         l->count--;
+        w->chosen -= i < w->chosen;
         return;
     }
 }
 
 /* What a script imports and a server cannot would cost each start of it something: of
- * what was learned it is remembered. */
-static int forget(struct warm_core *w, struct span name)
+ * what was learned it is remembered. What we or the user chose is tried again. */
+static int forget(struct warm_core *w, struct span name, struct text_list *in)
 {
-    if (w->learning && !is_usual(name) && has(&w->modules, name)) {
-        if (add(&w->never, name))
+    if (w->learning && !is_usual(name) && !has(in, name) && in->count < LEARNED_MAX) {
+        if (add(in, name))
             return MUSTER_ENOMEM;
         w->changed = true;
     }
+    if (in == &w->never && w->learning)
+        purge(w);
     leave_out(w, name);
     return 0;
 }
 
-static int on_left_out(struct warm_core *w, struct span rest, bool fails,
+static int on_left_out(struct warm_core *w, struct span kind, struct span rest,
                        struct warm_text *out)
 {
+    const bool fails = span_eq(kind, span_str("fails"));
+    const char *how = "--warm: importing %s leaves %s behind, which workers must not "
+                      "inherit; it is left out";
     const struct span name = next_word(&rest);
     char module[256], why[512];
 
+    if (fails)
+        how = "--warm: the module %s does not import (%s); it is left out";
+    else if (span_eq(kind, span_str("needs")))
+        how = "--warm: %s imports %s, which must not be imported ahead of this script; "
+              "it is left out, too";
     keep(module, sizeof module, name);
     keep(why, sizeof why, rest);
     out->level = WARM_WARN;
-    (void)snprintf(out->text, sizeof out->text,
-                   fails ? "--warm: the module %s does not import (%s); it is left out"
-                         : "--warm: importing %s leaves %s behind, which workers must "
-                           "not inherit; it is left out",
-                   module, why);
-    return forget(w, name);
+    (void)snprintf(out->text, sizeof out->text, how, module, why);
+    if (forget(w, name, fails ? &w->broken : &w->never))
+        return MUSTER_ENOMEM;
+    w->left_out = w->left_out || !fails;
+    return 0;
+}
+
+/* For what the script sets or reads of its own, torch is a module like any other. */
+static int on_differs(struct warm_core *w, struct span name)
+{
+    if (!w->learning || !warm_is_module(name) || has(&w->never, name) ||
+        w->never.count >= LEARNED_MAX)
+        return 0;
+    if (add(&w->never, name))
+        return MUSTER_ENOMEM;
+    w->changed = true;
+    purge(w);
+    return 0;
 }
 
 /* A worker has imported it, and would have found it if we had. */
 static int on_module(struct warm_core *w, struct span name)
 {
     if (!w->learning || !warm_is_module(name) || has(&w->modules, name) ||
-        has(&w->never, name) || has(&w->had, name) ||
+        has_above(&w->never, name) || has(&w->broken, name) || has(&w->had, name) ||
         w->modules.count + w->had.count >= LEARNED_MAX)
         return 0;
     if (add(&w->had, name))
@@ -275,10 +337,13 @@ int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
         (void)snprintf(w->importing, sizeof w->importing, "%.200s", why);
     } else if (span_eq(kind, span_str("ready"))) {
         on_ready(w, rest, out);
-    } else if (span_eq(kind, span_str("left-out"))) {
-        return on_left_out(w, rest, false, out);
-    } else if (span_eq(kind, span_str("fails"))) {
-        return on_left_out(w, rest, true, out);
+    } else if (span_eq(kind, span_str("left-out")) ||
+               span_eq(kind, span_str("needs")) || span_eq(kind, span_str("fails"))) {
+        return on_left_out(w, kind, rest, out);
+    } else if (span_eq(kind, span_str("never"))) {
+        return warm_is_module(rest) ? forget(w, rest, &w->never) : 0;
+    } else if (span_eq(kind, span_str("differs"))) {
+        return on_differs(w, rest);
     } else if (span_eq(kind, span_str("failed"))) {
         (void)snprintf(w->reason, sizeof w->reason, "%s", why);
     } else if (span_eq(kind, span_str("refused"))) {
@@ -302,6 +367,17 @@ void warm_core_slow(const struct warm_core *w, uint64_t ms, struct warm_text *ou
                    "--warm: the workers wait for the import of %s, which has taken "
                    "%" PRIu64 " s so far",
                    w->importing[0] ? w->importing : "the first module", ms / 1000);
+}
+
+void warm_core_late(struct warm_core *w, uint64_t ms, struct warm_text *out)
+{
+    w->late = true;
+    out->level = WARM_WARN;
+    (void)snprintf(out->text, sizeof out->text,
+                   "--warm: modules that had to be left out have cost %" PRIu64
+                   " s; these workers start the ordinary way, those of later attempts "
+                   "warm",
+                   ms / 1000);
 }
 
 void warm_core_forked(struct warm_core *w)
@@ -348,15 +424,22 @@ static bool without_culprit(struct warm_core *w, int errnum)
     const struct span name = span_str(w->importing);
 
     return w->learning && !errnum && !w->reason[0] && name.n > 0 && !is_usual(name) &&
-           has(&w->modules, name) && forget(w, name) == 0;
+           has(&w->modules, name) && forget(w, name, &w->never) == 0;
 }
 
 bool warm_core_exited(struct warm_core *w, int status, int errnum,
                       struct warm_text *out)
 {
-    const bool was_ready = w->phase == WARM_READY;
+    const bool was_ready = w->phase == WARM_READY, late = w->late;
     char how[1200];
 
+    w->left_out = w->late = false;
+    out->level = WARM_QUIET;
+    if (late && !errnum) { /* It was told when it was killed. */
+        w->reason[0] = w->importing[0] = '\0';
+        w->phase = WARM_IMPORTING;
+        return true;
+    }
     describe(w, status, errnum, how, sizeof how);
     w->deaths += was_ready ? 1 : DEATH_EARLY;
     w->phase =

@@ -5,11 +5,15 @@
  *     importing NAME          before each module
  *     ready MS KB MODULES     workers can be forked from now on
  *     left-out NAME WHY       importing it left WHY behind; it begins again without it
- *     fails NAME WHY          it does not import, and nobody named it; it goes on
- *     failed WHY              it will never be ready; it exits
+ *     needs NAME OTHER        the same: importing it would have imported OTHER, which
+ * is one of those that must not be there never NAME              this is why: it must
+ * not be there the next time either fails NAME WHY          it does not import, and
+ * nobody named it; it goes on failed WHY              it will never be ready; it exits
  *     refused WHY             this worker was not forked
  *     stale FILE, grown KB    it is out of date, or too large; it begins again
- *     module NAME             a worker has imported this (--warm=auto) */
+ *     module NAME             a worker has imported this (--warm=auto)
+ *     differs NAME            its import depends on a variable that the script sets, or
+ *                             on the worker's rank: as never, and for torch, too */
 #ifndef WARM_CORE_WARM_CORE_H
 #define WARM_CORE_WARM_CORE_H
 
@@ -25,6 +29,7 @@ enum warm_phase {
 
 struct warm_core {
     struct text_list modules; /* owned: what the next server imports */
+    size_t chosen;            /* how many of these, the first, were not learned */
     bool optional;            /* nobody named them */
     bool learning;            /* --warm=auto */
     bool changed;             /* there is something new to keep for the next start */
@@ -32,8 +37,12 @@ struct warm_core {
     char importing[256];  /* the module that is being imported; "" none */
     char reason[1024];    /* why the server is about to exit; "" it did not say */
     unsigned deaths;      /* in a row, without a worker in between */
+    bool left_out;        /* this server began again: a module had to be left out */
+    bool late;            /* it is ended because workers have waited long enough */
     struct text_list had; /* owned: what a worker has imported besides (--warm=auto) */
-    struct text_list never; /* owned: what this script imports and a server must not */
+    struct text_list never;  /* owned: what this script imports and a server must not,
+                                nor anything below it, nor what would import it */
+    struct text_list broken; /* owned: what does not import in a server */
 };
 
 enum warm_log_level { WARM_QUIET, WARM_INFO, WARM_WARN };
@@ -50,7 +59,8 @@ int warm_core_init(struct warm_core *w, const char *value, struct muster_error *
 void warm_core_fini(struct warm_core *w);
 
 /* For --warm=auto: what was learned before, one name a line; with a ! in front of it, a
- * module that a server must not import. Anything else is skipped. */
+ * module that a server must not import, with a ~ one that it cannot. Anything else is
+ * skipped. */
 int warm_core_learned(struct warm_core *w, struct span text);
 
 /* What warm_core_learned shall be given at the next start. Whoever has kept it clears
@@ -62,6 +72,10 @@ int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
 
 /* Workers have waited so long for a module that is still being imported. */
 void warm_core_slow(const struct warm_core *w, uint64_t ms, struct warm_text *out);
+
+/* Modules that had to be left out have kept the workers waiting for so long: the server
+ * is about to be killed, so that they start the ordinary way. */
+void warm_core_late(struct warm_core *w, uint64_t ms, struct warm_text *out);
 
 /* A worker was forked. */
 void warm_core_forked(struct warm_core *w);

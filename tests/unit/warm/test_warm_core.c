@@ -240,12 +240,84 @@ static void forgets(void **state)
     (void)line(&w, "fails unknown ValueError: x", &text);
     (void)line(&w, "importing c", &text);
     assert_true(warm_core_exited(&w, SIGSEGV, 0, &text));
-    assert_kept(&w, "d\n!a\n!b\n!c\n");
+    assert_kept(&w, "d\n!a\n!c\n~b\n~unknown\n");
     (void)line(&w, "importing d", &text);
     assert_true(warm_core_exited(&w, SIGKILL, 0, &text)); /* by somebody else */
-    assert_kept(&w, "d\n!a\n!b\n!c\n");
+    assert_kept(&w, "d\n!a\n!c\n~b\n~unknown\n");
     (void)line(&w, "importing torch", &text);
     assert_false(warm_core_exited(&w, SIGSEGV, 0, &text));
+    warm_core_fini(&w);
+}
+
+/* With a module goes all that is below it; torch only when the script wants it so. */
+static void drops_packages(void **state)
+{
+    struct warm_text text;
+    struct warm_core w;
+    (void)state;
+    assert_int_equal(warm_core_init(&w, "auto", NULL), 0);
+    const size_t usual = w.modules.count;
+    assert_int_equal(
+        warm_core_learned(&w, span_str("a\na.b\nab\nc.d\nc.d.e\nc\n!c.d\n~f")), 0);
+    assert_int_equal(w.chosen, usual);
+    assert_int_equal(w.modules.count, usual + 4);
+    (void)line(&w, "never a", &text);
+    assert_int_equal(w.modules.count, usual + 2);
+    (void)line(&w, "module a.new", &text);
+    (void)line(&w, "module c.d.new", &text);
+    (void)line(&w, "module f", &text);
+    assert_int_equal(w.had.count, 0);
+    (void)line(&w, "never torch", &text);
+    (void)line(&w, "never ../x", &text);
+    assert_kept(&w, "ab\nc\n!c.d\n!a\n~f\n");
+    (void)line(&w, "differs torch._dynamo", &text);
+    assert_int_equal(w.chosen, usual - 2); /* torch._dynamo, and torch above: told */
+    (void)line(&w, "differs torch", &text);
+    (void)line(&w, "differs -", &text);
+    assert_int_equal(w.chosen, 0);
+    assert_kept(&w, "ab\nc\n!c.d\n!a\n!torch._dynamo\n!torch\n~f\n");
+    warm_core_fini(&w);
+
+    /* Nor is it imported at the next start. */
+    assert_int_equal(warm_core_init(&w, "auto", NULL), 0);
+    assert_int_equal(warm_core_learned(&w, span_str("ab\n!torch\n")), 0);
+    assert_int_equal(w.chosen, 0);
+    assert_string_equal(w.modules.items[0], "ab");
+    warm_core_fini(&w);
+
+    /* Names that the user chose are not learned about. */
+    assert_int_equal(warm_core_init(&w, "a,a.b", NULL), 0);
+    (void)line(&w, "differs a", &text);
+    assert_int_equal(w.modules.count, 2);
+    (void)line(&w, "never a", &text);
+    assert_int_equal(w.modules.count, 1);
+    assert_false(w.changed);
+    warm_core_fini(&w);
+}
+
+/* A server that is ended because workers have waited long enough is followed by another
+ * one, however often. */
+static void workers_do_not_wait_for_ever(void **state)
+{
+    struct warm_text text;
+    struct warm_core w;
+    (void)state;
+    assert_int_equal(warm_core_init(&w, "auto", NULL), 0);
+    assert_int_equal(warm_core_learned(&w, span_str("a\nb")), 0);
+    (void)line(&w, "fails b ValueError: x", &text);
+    assert_false(w.left_out);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(line(&w, "needs a b.c", &text), WARM_WARN);
+        assert_string_equal(text.text,
+                            "--warm: a imports b.c, which must not be imported ahead "
+                            "of this script; it is left out, too");
+        assert_true(w.left_out);
+        warm_core_late(&w, 5000, &text);
+        assert_non_null(strstr(text.text, "have cost 5 s"));
+        assert_true(warm_core_exited(&w, SIGKILL, 0, &text));
+        assert_int_equal(text.level, WARM_QUIET);
+        assert_false(w.left_out || w.late);
+    }
     warm_core_fini(&w);
 }
 
@@ -289,6 +361,9 @@ static uint64_t print_of(const struct warm_core *w)
 
     print = print_list(print, &w->had);
     print = print_list(print, &w->never);
+    print = print_list(print, &w->broken);
+    print = print_bytes(print, &w->chosen, sizeof w->chosen);
+    print = print_bytes(print, &w->left_out, sizeof w->left_out);
     print = print_bytes(print, &w->changed, sizeof w->changed);
     print = print_bytes(print, &w->phase, sizeof w->phase);
     print = print_bytes(print, w->importing, sizeof w->importing);
@@ -302,7 +377,9 @@ static void out_of_memory(void **state)
     static const char *const lines[] = {
         "importing torch", "fails mine.broken No module named x",
         "module mine.new", "left-out mine.thread a thread",
-        "ready 1 2 3",     "stale /mine.py",
+        "never mine.more", "needs mine.other mine.more",
+        "differs torch",   "ready 1 2 3",
+        "stale /mine.py",
     };
     struct warm_core w;
     struct warm_text text;
@@ -317,7 +394,8 @@ static void out_of_memory(void **state)
         assert_int_equal(rc, 0);
     }
     step_starves = false;
-    assert_int_equal(w.never.count, 2);
+    assert_int_equal(w.never.count, 4);
+    assert_int_equal(w.broken.count, 1);
     assert_int_equal(w.had.count, 1);
     warm_core_fini(&w);
 }
@@ -332,6 +410,8 @@ int main(void)
         cmocka_unit_test(one_that_keeps_dying),
         cmocka_unit_test(learns),
         cmocka_unit_test(forgets),
+        cmocka_unit_test(drops_packages),
+        cmocka_unit_test(workers_do_not_wait_for_ever),
         cmocka_unit_test(texts),
         cmocka_unit_test(out_of_memory),
     };
