@@ -461,6 +461,8 @@ static int open_all(struct agent *a, struct muster_error *err)
     }
     if (rc == 0)
         rc = logs_open(&a->loop, c, a->opts.log, a->opts.envp, &a->logs, err);
+    if (rc == 0 && logs_temp(a->logs))
+        guard_tidy(a->guard, logs_temp(a->logs));
     if (rc == 0 && c->rdzv_serve)
         rc = agent_serve_open(a, err);
     const struct rdzv_params *rdzv = a->serve ? &a->serve_params : &c->rdzv;

@@ -180,18 +180,3 @@ void log_dirs_forget(const char *run, const char *name)
     mem_free(earlier);
     mem_free(path);
 }
-
-static int remove_empty(const char *path, const struct stat *st, int type,
-                        struct FTW *where)
-{
-    (void)st;
-    (void)where;
-    if (type == FTW_DP)
-        rmdir(path);
-    return 0;
-}
-
-void log_dirs_remove_empty(const char *path)
-{
-    nftw(path, remove_empty, 16, FTW_DEPTH | FTW_PHYS);
-}

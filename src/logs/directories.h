@@ -27,7 +27,4 @@ int log_dirs_renew(const char *run, const char *name, char **moved_to,
 /* Removes <run>/<name> and <run>/earlier/<name>.<n>, with all that is in them. */
 void log_dirs_forget(const char *run, const char *name);
 
-/* Removes the directories in path, and itself, as far as they are empty. */
-void log_dirs_remove_empty(const char *path);
-
 #endif

@@ -7,6 +7,7 @@
 #include "logs/capture.h"
 #include "logs/directories.h"
 #include "logs/remove_dirs.h"
+#include "loop/remove_tree.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -426,6 +427,11 @@ const char *logs_base(const struct logs *l)
     return l->none ? "/dev/null" : l->base;
 }
 
+const char *logs_temp(const struct logs *l)
+{
+    return l->own_base ? l->base : NULL;
+}
+
 const char *logs_run(const struct logs *l)
 {
     return l->none ? NULL : l->run;
@@ -441,7 +447,7 @@ static void finish(struct logs *l)
     if (l->tidy && l->own_base && l->base &&
         !(l->attempt && rmdir(l->attempt) == 0 && rmdir(l->run) == 0 &&
           rmdir(l->base) == 0))
-        log_dirs_remove_empty(l->base); /* There is more. */
+        (void)remove_empty_dirs(AT_FDCWD, l->base); /* There is more. */
     mem_free(l->base);
     mem_free(l->run);
     mem_free(l->attempt);

@@ -50,6 +50,8 @@ void logs_tail(struct logs *l, int64_t local_rank, struct buf *out, bool *whole,
 /* Whether the file system of the logs has no room left. */
 bool logs_full(const struct logs *l);
 const char *logs_base(const struct logs *l);
+/* The same if it is our own below TMPDIR; else NULL. */
+const char *logs_temp(const struct logs *l);
 /* The directory of this run in it; NULL: there is none. */
 const char *logs_run(const struct logs *l);
 

@@ -15,4 +15,7 @@ int open_own_dir(int at, const char *name);
  * gone. */
 bool remove_tree(int at, const char *name);
 
+/* Likewise, but only directories, as far as they are empty. */
+bool remove_empty_dirs(int at, const char *name);
+
 #endif

@@ -28,7 +28,7 @@ struct guard_service {
 struct guard {
     int sock;
     pid_t keeper; /* it leads the process group of keeper and guard */
-    bool lost, stopping, adopts;
+    bool lost, stopping, adopts, tidies;
     int unforked; /* errno; 0: there has been a guard */
     uv_poll_t poll;
     bool watched;
@@ -434,6 +434,18 @@ void guard_pass_on(struct guard *g, uint32_t id, int sig)
     ask(g, GUARD_PASS_ON, id, sig);
 }
 
+/* Not a word if it fails: an empty directory stays, then. */
+void guard_tidy(struct guard *g, const char *dir)
+{
+    char *const argv[] = { (char *)(uintptr_t)dir, NULL }, *const envp[] = { NULL };
+    const struct proc_spec spec = { .argv = argv, .envp = envp, .fd = { -1, -1, -1 } };
+
+    g->tidies = true;
+    if (!g->lost)
+        (void)request(g, &(struct guard_req){ .op = GUARD_TIDY }, &spec,
+                      (const int[]){ -1, -1 }, NULL);
+}
+
 void guard_service_signal(struct guard_service *s, int sig)
 {
     ask(s->guard, GUARD_SIGNAL_SERVICE, s->id, sig);
@@ -477,6 +489,8 @@ void guard_dismiss(struct guard *g)
     g->stopping = true;
     if (g->watched)
         uv_poll_stop(&g->poll);
+    if (g->tidies) /* The agent does so itself. */
+        guard_tidy(g, "");
     shutdown(g->sock, SHUT_RDWR);
     if (!g->lost)
         wake(g);

@@ -115,6 +115,10 @@ void guard_signal_leftovers(struct guard *g, int sig);
 /* SIGKILL to all, again and again until on_empty. */
 void guard_kill_all(struct guard *g);
 
+/* If the agent is killed, the guard removes this directory and those in it at its end,
+ * as far as they are empty. */
+void guard_tidy(struct guard *g, const char *dir);
+
 /* The process that everything it holds descends from: the keeper. */
 pid_t guard_root(const struct guard *g);
 

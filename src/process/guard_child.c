@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "process/guard_child.h"
 #include "process/proc.h"
 
@@ -153,6 +154,11 @@ static void guard_child_on_request(struct guard_child *k)
         break;
     case GUARD_SIGNAL_SERVICE:
         on_signal_service(k, p.req.id, p.req.sig);
+        break;
+    case GUARD_TIDY:
+        mem_free(k->tidy);
+        k->ended |= !spawn_request_read_body(k->sock, &p);
+        k->tidy = k->ended ? NULL : mem_strdup(p.strings[0]);
         break;
     }
     spawn_request_fini(&p);

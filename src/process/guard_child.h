@@ -47,6 +47,7 @@ struct guard_child {
     guard_fn fn;
     void *fn_ctx;
     char *started;               /* owned: the program that was started last */
+    char *tidy;                  /* owned: see guard_tidy(); NULL or "": nothing */
     struct guarded_worker *held; /* the workers that live or have been asked for */
     size_t count, size;
     struct guarded_service services[GUARD_SERVICES];

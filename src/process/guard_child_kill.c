@@ -1,11 +1,13 @@
 /* guard_child_kill.c - the guard as executioner: signals to workers, to what they left
  * behind, and to all that descends from the guard. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "loop/remove_tree.h"
 #include "process/guard_child.h"
 
 #define AGAIN_MS   5
@@ -167,5 +169,7 @@ void guard_child_end(struct guard_child *k)
         nanosleep(&(struct timespec){ 0, i < 20 ? 500000L : AGAIN_MS * 1000000L },
                   NULL);
     }
+    if (k->tidy && *k->tidy)
+        (void)remove_empty_dirs(AT_FDCWD, k->tidy);
     _exit(0);
 }

@@ -13,6 +13,7 @@ enum guard_op {
     GUARD_KILL_ALL,
     GUARD_SERVICE,
     GUARD_SIGNAL_SERVICE,
+    GUARD_TIDY,
 };
 
 enum guard_flag {
@@ -29,7 +30,7 @@ enum guard_flag {
 #define GUARD_FDS 5
 
 /* A SPAWN or SERVICE is followed by len bytes: the affinity mask, then argv and envp
- * as strings, each with its NUL. */
+ * as strings, each with its NUL. A TIDY has a directory as argv; "": none any more. */
 struct guard_req {
     uint32_t op, id, flags, argc, envc, cpus_size;
     int32_t sig;

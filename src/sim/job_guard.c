@@ -277,6 +277,13 @@ int guard_fork_error(struct muster_error *err, int errnum)
     return err_set(err, MUSTER_EIO, "errno %d", errnum);
 }
 
+/* There are no files. */
+void guard_tidy(struct guard *g, const char *dir)
+{
+    (void)g;
+    (void)dir;
+}
+
 /* Simulated workers have no handlers. */
 void guard_pass_on(struct guard *g, uint32_t id, int sig)
 {

@@ -97,6 +97,12 @@ const char *logs_base(const struct logs *l)
     return "";
 }
 
+const char *logs_temp(const struct logs *l)
+{
+    (void)l;
+    return NULL;
+}
+
 const char *logs_run(const struct logs *l)
 {
     (void)l;

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import clock
 from run_job import DAEMONS, MUSTER, Job, environment, until_gone
 
 TIMES = {"agent": 100, "guard": 20, "keeper": 20, "agent and guard": 50, "guard and keeper": 25, "keeper and guard": 25}
@@ -48,6 +49,28 @@ def test_killed_at_any_moment(tmp_path, who):
                 os.kill(pid, signal.SIGKILL)
             assert agent.wait() == (-9 if "agent" in who else agent.process.returncode)
         until_gone(mark)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_killed_agent_leaves_no_empty_directories(tmp_path, writes):
+    """Of the directories in TMPDIR those stay that have something in them."""
+    temp = tmp_path / "tmp"
+    temp.mkdir()
+    script = "echo up; exec sleep 600"
+    with Job(tmp_path, "j", "--standalone", "--nproc-per-node=2", *(["-r", "3"] if writes else []), "--no-python", "sh", "-c",
+             script, env={"TMPDIR": str(temp)}) as agent:
+        by = clock() + 60
+        while len(list(temp.glob("torchelastic_*/*/attempt_0/*"))) < 2 or not (writes or agent.text().count("up") == 2):
+            assert clock() < by, agent.text()
+            time.sleep(0.01)
+        keeper = child_of(agent.pid)
+        os.kill(agent.pid, signal.SIGKILL)
+        agent.wait()
+        while Path(f"/proc/{keeper}").exists():
+            assert clock() < by
+            time.sleep(0.01)
+    left = [str(p.relative_to(temp)) for p in temp.rglob("*") if p.is_file()]
+    assert bool(left) == writes and (writes or list(temp.iterdir()) == []), (left, list(temp.rglob("*")))
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT, signal.SIGALRM])
