@@ -4,7 +4,9 @@
 #include "agent/agent.h"
 #include "agent/agent_int.h"
 #include "base/err.h"
+#include "base/escape.h"
 #include "base/mem.h"
+#include "launch/mpi.h"
 #include "launch/script.h"
 #include "loop/clock.h"
 #include "rendezvous/local_identity.h"
@@ -565,6 +567,23 @@ static int check_descriptors(struct muster_error *err)
                    DESCRIPTORS_LEAST, (unsigned long long)limit.rlim_cur);
 }
 
+/* MPI takes its ranks from mpirun or srun: under us each worker would be rank 0 of a
+ * world of its own, and the job would seem to succeed. */
+static void warn_of_mpi(const struct agent *a)
+{
+    const struct launch_config *c = a->config;
+    char library[64], clean[256];
+
+    if (c->entry != ENTRY_EXEC || (c->nproc < 2 && c->rdzv.max_nodes < 2) ||
+        !mpi_library(c->script, env_get(a->opts.envp, "PATH"), library, sizeof library))
+        return;
+    note(a->opts.log, NOTE_WARN, AT_LAUNCH,
+         "%s is linked to %s, and muster does not give MPI its ranks: each worker will "
+         "be rank 0 of 1 in MPI_COMM_WORLD\nStart it with mpirun or srun; or let it "
+         "take RANK and WORLD_SIZE from the environment.",
+         c->script, escape_text(clean, sizeof clean, span_str(library)));
+}
+
 /* A stack frame of its own, made after the guard was forked: otherwise each page that
  * we write to would be copied. */
 __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *opts,
@@ -597,6 +616,7 @@ __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *o
     if (rc == 0) {
         agent_reap_orphans(&a);
         agent_signals_open(&a);
+        warn_of_mpi(&a);
         a.began_ms = uv_now(&a.loop);
         a.began_us = clock_now().wall_us;
         agent_status_open(&a);

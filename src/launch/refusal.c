@@ -13,8 +13,7 @@
 
 #define HEAD 4096u /* how many bytes of a program are looked at */
 
-/* Writes the path where a shell would find the program; false if there is none. */
-static bool find(const char *program, const char *search, char *path, size_t size)
+bool refusal_find(const char *program, const char *search, char *path, size_t size)
 {
     struct stat st;
 
@@ -159,7 +158,7 @@ void refusal_explain(struct buf *out, const char *program, const char *search,
     char path[4096];
     struct stat st;
 
-    if (!find(program, search, path, sizeof path)) {
+    if (!refusal_find(program, search, path, sizeof path)) {
         if (errnum == ENOENT)
             (void)buf_append_str(
                 out, strchr(program, '/')

@@ -11,4 +11,7 @@
 void refusal_explain(struct buf *out, const char *program, const char *search,
                      int errnum);
 
+/* Writes the path where a shell would find the program; false if there is none. */
+bool refusal_find(const char *program, const char *search, char *path, size_t size);
+
 #endif

@@ -60,6 +60,17 @@ def test_refusal(tmp_path, name, make, says):
     assert re.search(r"error: \[Errno \d+\] [^\n]*worker'\n$", run.stderr), run.stderr  # torch's words last
 
 
+def test_a_program_for_mpi(tmp_path):
+    """It would be rank 0 of 1 as often as there are workers. This copy does not run, which does not matter."""
+    patched(tmp_path / "worker", b"\0libc.so.6\0", b"\0libmpi.so\0")
+    shutil.copy(os.path.realpath("/bin/true"), tmp_path / "plain")
+    for words, says in ((["--nproc-per-node=2", "./worker"], 1), (["--nproc-per-node=1", "./worker"], 0), (["--nproc-per-node=2", "./plain"], 0),
+                        (["--nproc-per-node=2", "worker"], 1)):
+        run = subprocess.run([str(MUSTER), "run", "--standalone", words[0], "--no-python", words[1]], capture_output=True, text=True, timeout=60,
+                             cwd=tmp_path, env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}"))
+        assert run.stderr.count("worker is linked to libmpi.so, and muster does not give MPI its ranks: each worker will be rank 0 of 1") == says, run.stderr
+
+
 def test_not_on_path(tmp_path):
     run = subprocess.run([str(MUSTER), "run", "--standalone", "--no-python", "no-such-program"], env=environment(), capture_output=True, text=True, timeout=60)
     assert "this node: it is not in any directory of PATH on this node." in run.stderr
