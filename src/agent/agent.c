@@ -641,7 +641,9 @@ static void adopt(const struct agent_core_opts *opts, struct guard *guard)
     if (errnum)
         note(opts->log, NOTE_WARN, AT_AGENT,
              "prctl(PR_SET_CHILD_SUBREAPER) is denied here: %s\nProcesses that workers "
-             "leave behind in sessions of their own stay when the job ends.",
+             "leave behind in sessions of their own stay when the job ends, and "
+             "workers if "
+             "their guard is killed.",
              strerror(errnum));
 }
 
