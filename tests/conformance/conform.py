@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests/interop"))
 from ports import free_ports  # noqa: E402
 
+from argparse_words import older_words  # noqa: E402
+
 VENV = ROOT / "build" / "venv"
 MUSTER = Path(os.environ.get("MUSTER", ROOT / "build" / "muster"))
 HERE = Path(__file__).resolve().parent
@@ -226,7 +228,7 @@ def normalise(text: str, directory: Path) -> list[str]:
             OURS.sub("ERROR: ", line)
         for pattern, to in NUMBERS:
             line = pattern.sub(to, line)
-        out.append(line)
+        out.append(older_words(line))
     return out
 
 

@@ -148,7 +148,7 @@ def test_a_progress_file_counts(tmp_path):
 
 def test_stacks_of_a_live_job(tmp_path):
     run_id = f"stacks-{os.getpid()}"
-    with Job(tmp_path, "job", f"--rdzv-id={run_id}", "--rdzv-backend=c10d", "--nproc-per-node=3", CULPRIT,
+    with Job(tmp_path, "job", f"--rdzv-id={run_id}", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nproc-per-node=3", CULPRIT,
              env={"KINDS": "sleep", "VICTIM": "2"}) as job:
         job.until("STUCK")
         by = clock() + 60
@@ -174,7 +174,7 @@ def test_stacks_of_a_live_job(tmp_path):
         assert "no job nobody of yours runs on this machine" in stacks("nobody").stderr
 
         # A reader that is not there: what can be known is told, and how to get more.
-        with Job(tmp_path, "blind", f"--rdzv-id={run_id}-2", "--rdzv-backend=c10d", "--nproc-per-node=2", CULPRIT,
+        with Job(tmp_path, "blind", f"--rdzv-id={run_id}-2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nproc-per-node=2", CULPRIT,
                  env={"KINDS": "stop", "VICTIM": "0", "MUSTER_PY_SPY": "/nowhere/py-spy"}) as blind:
             blind.until("STUCK")
             by = clock() + 60
@@ -335,7 +335,7 @@ def test_warm_workers_tell_where_ptrace_is_forbidden(tmp_path):
     """Their own faulthandler is asked, live: nobody is stopped, nobody ends, and a hang has a name."""
     run_id = f"forbidden-{os.getpid()}"
     forbid = [sys.executable, Path(__file__).with_name("no_ptrace.py")]
-    with Job(tmp_path, "job", f"--rdzv-id={run_id}", "--rdzv-backend=c10d", "--nproc-per-node=3", "--warm",
+    with Job(tmp_path, "job", f"--rdzv-id={run_id}", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nproc-per-node=3", "--warm",
              "--max-restarts=0", "--hang=4s:stop", CULPRIT, env={"KINDS": "lock", "VICTIM": "1"}, before=forbid) as job:
         job.until("STUCK")
         by = clock() + 60

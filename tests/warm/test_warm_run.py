@@ -1,11 +1,15 @@
 """--warm in a job: real training, kills of anybody in any order, modules that do not do."""
+import atexit
+import functools
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +22,15 @@ from patience import clock  # noqa: E402
 
 TRAIN = ROOT / "tests/interop/run_train.py"
 ORDINARY = "the ordinary way"
+
+
+@functools.cache
+def bare_python():
+    """A Python without torch: that of build/venv may have one below it, as many people's has."""
+    where = tempfile.mkdtemp(prefix="bare-python-")
+    atexit.register(shutil.rmtree, where, ignore_errors=True)
+    subprocess.run([os.path.realpath(VENV / "python"), "-m", "venv", "--without-pip", where], check=True)
+    return f"{where}/bin/python"
 
 
 def below(pid):
@@ -336,7 +349,7 @@ def test_other_versions_of_python(tmp_path, python):
 
 def test_without_torch_the_default_is_quiet_about_it(tmp_path):
     (tmp_path / "w.py").write_text("print('RAN', flush=True)\n")
-    code, text = run(tmp_path, "--warm", "w.py", env={"PYTHON_EXEC": os.path.realpath(VENV / "python")})
+    code, text = run(tmp_path, "--warm", "w.py", env={"PYTHON_EXEC": bare_python()})
     assert code == 0 and "RAN" in text and "Traceback" not in text, text
     assert "there is no torch to import here; workers start the ordinary way" in text
 
@@ -352,7 +365,7 @@ def test_auto_learns_what_the_script_imports(tmp_path):
     (tmp_path / "mine/__init__.py").touch()
     (tmp_path / "mine/part.py").touch()
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONDONTWRITEBYTECODE": "1",
-           "PYTHON_EXEC": os.path.realpath(VENV / "python")}  # which has no torch
+           "PYTHON_EXEC": bare_python()}  # which has no torch
     _, first = run(tmp_path, "--warm=auto", "w.py", env=env)
     kept = list((tmp_path / "cache/muster").iterdir())
     assert len(kept) == 1 and {"mine", "mine.part"} <= set(kept[0].read_text().split())
@@ -374,7 +387,7 @@ def test_auto_goes_on_learning(tmp_path):
     for name, source in (("good", ""), ("more", ""), ("broken", "raise ValueError('x')"),
                          ("hard", "import os, sys\nif not hasattr(sys, 'mine'): os._exit(5)")):
         (tmp_path / f"{name}.py").write_text(source)
-    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": os.path.realpath(VENV / "python")}  # without torch
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": bare_python()}  # without torch
     said = []
     for words in ((), (), (), ("x",), ("x",)):
         code, text = run(tmp_path, "--warm=auto", "w.py", *words, env=env)
@@ -506,7 +519,7 @@ while not os.path.exists("go"): time.sleep(0.01)
 def test_what_was_learned_survives_a_killed_agent(tmp_path):
     (tmp_path / "mine.py").touch()
     (tmp_path / "w.py").write_text("import mine, time\nprint('UP', flush=True)\ntime.sleep(1000)\n")
-    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": os.path.realpath(VENV / "python")}
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": bare_python()}
     with Job(tmp_path, "m", "--warm=auto", "w.py", env=env) as agent:
         by = clock() + 60
         while not any("mine" in p.read_text().split() for p in (tmp_path / "cache").glob("muster/warm-*") if not p.suffix):
@@ -522,7 +535,7 @@ def test_a_learner_without_a_listener_does_no_harm(tmp_path):
     (tmp_path / "w.py").write_text(
         "import os, signal, time\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\nprint('UP', flush=True)\n"
         "while not os.path.exists('go'): time.sleep(0.01)\nimport mine, wave, smtplib\nprint('RAN', flush=True)\n")
-    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": os.path.realpath(VENV / "python")}
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHON_EXEC": bare_python()}
     with Job(tmp_path, "m", "--warm=auto", "w.py", env=env) as agent:
         agent.until("UP")
         os.kill(server_of(agent.pid), signal.SIGKILL)
