@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "agent/agent_int.h"
+#include "base/duration.h"
 #include "hang/hang.h"
 #include "logs/directories.h"
 
@@ -133,7 +134,7 @@ void agent_hang_entry(struct agent *a, const struct record_entry *e)
 static void put_failure(struct buf *b, const struct hang_report *r, const char *verdict)
 {
     buf_append_str(b, "no rank has made progress for ");
-    (void)hang_time_print(b, r->silent_ms);
+    (void)duration_print(b, r->silent_ms);
     if (first_suspect(r->findings)) {
         const char *brief = r->findings->groups[0].brief;
 
@@ -152,7 +153,7 @@ static void on_hang(void *ctx, const struct hang_report *r)
     buf_init(&text, SIZE_MAX); /* What is published is trimmed. */
     buf_init(&last, SIZE_MAX);
     buf_append_str(&text, "no rank has made progress for ");
-    (void)hang_time_print(&text, r->silent_ms);
+    (void)duration_print(&text, r->silent_ms);
     buf_append_str(&text, ":\n");
     (void)stack_findings_report(&text, r->findings, "  ");
     for (size_t i = 0; i < r->sample->note_count; i++)

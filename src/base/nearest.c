@@ -34,11 +34,26 @@ unsigned word_distance(struct span a, struct span b)
     return rows[1][b.n];
 }
 
+/* "cd10" for "c10d": every letter is there, in another order. */
+static bool same_letters(struct span a, struct span b)
+{
+    int count[256] = { 0 };
+
+    for (size_t i = 0; i < a.n; i++)
+        count[letter(a.p[i])]++;
+    for (size_t i = 0; i < b.n; i++)
+        if (count[letter(b.p[i])]-- == 0)
+            return false;
+    return a.n == b.n;
+}
+
 void nearest_try(struct nearest *n, struct span meant, const char *candidate)
 {
     const size_t longer = MAX_OF(meant.n, strlen(candidate));
-    const unsigned distance = word_distance(meant, span_str(candidate));
+    unsigned distance = word_distance(meant, span_str(candidate));
 
+    if (distance > 1 && same_letters(meant, span_str(candidate)))
+        distance = 1;
     if (distance > MAX_OF(longer / 3, 1u) || distance >= longer ||
         (n->word && n->distance <= distance))
         return;

@@ -17,7 +17,7 @@ struct nearest {
 };
 
 /* Takes a candidate into account if at most a third of the letters, but always one, may
- * differ. */
+ * differ, or if the letters are the same in another order. */
 void nearest_try(struct nearest *n, struct span meant, const char *candidate);
 
 #endif

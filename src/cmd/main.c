@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/nearest.h"
 #include "cmd/cmd.h"
@@ -59,13 +60,19 @@ void cmd_error(const char *prog, const struct muster_error *err)
     buf_fini(&clean);
     first = strcspn(text, "\n");
 
+    /* The cause comes first, then what to do. Scripts around torchrun look for the
+     * cause in the last line, so under that name it stays there. */
+    const bool last = strcmp(prog, "torchrun") == 0 && !isatty(STDERR_FILENO);
+    if (!last)
+        fprintf(stderr, "%s: error: %.*s\n", prog, (int)first, text);
     for (const char *p = text + first; *p++ == '\n';) {
         const size_t n = strcspn(p, "\n");
 
         fprintf(stderr, "%s: %.*s\n", prog, (int)n, p);
         p += n;
     }
-    fprintf(stderr, "%s: error: %.*s\n", prog, (int)first, text);
+    if (last)
+        fprintf(stderr, "%s: error: %.*s\n", prog, (int)first, text);
 }
 
 int cmd_bad_option(int c, const char *word, const struct option *options,
@@ -110,16 +117,33 @@ static int cmd_help(int argc, char **argv)
     return c->run(2, help);
 }
 
-static void print_unknown(const char *word)
+/* Whether the word is a script, or one of the options of `muster run`. */
+static bool is_for_run(const char *word)
 {
+    const size_t n = strlen(word);
+
+    return word[0] == '-' || strchr(word, '/') ||
+           (n > 3 && strcmp(word + n - 3, ".py") == 0);
+}
+
+static void print_unknown(int argc, char **argv)
+{
+    const char *word = argv[1];
     struct nearest meant = { 0 };
 
     for (const struct command *c = commands; c->name; c++)
         nearest_try(&meant, span_str(word), c->name);
     nearest_try(&meant, span_str(word), "version");
-    if (meant.word)
-        fprintf(stderr, "muster: did you mean `muster %s`?\n", meant.word);
     fprintf(stderr, "muster: error: unknown command: %s\n", word);
+    if (is_for_run(word)) {
+        fputs("muster: did you mean `muster run", stderr);
+        for (int i = 1; i < argc && i < 8; i++)
+            fprintf(stderr, " %s", argv[i]);
+        fprintf(stderr, "%s`?\n", argc > 8 ? " ..." : "");
+    } else if (meant.word) {
+        fprintf(stderr, "muster: did you mean `muster %s`?\n", meant.word);
+    }
+    fputs("muster: `muster --help` lists the commands\n", stderr);
 }
 
 int main(int argc, char **argv)
@@ -145,8 +169,7 @@ int main(int argc, char **argv)
     }
     c = find(argv[1]);
     if (!c) {
-        usage(stderr);
-        print_unknown(argv[1]);
+        print_unknown(argc, argv);
         return 2;
     }
     return c->run(argc - 1, argv + 1);

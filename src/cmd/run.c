@@ -31,6 +31,7 @@ static void warn(void *ctx, enum derive_warning what, const char *text)
         [DERIVE_WARN_NODE_RANK] = AT_NODE_RANK,
         [DERIVE_WARN_RUN_ID] = AT_RUN_ID,
         [DERIVE_WARN_CONF] = AT_RUN,
+        [DERIVE_WARN_ENDPOINT] = AT_RUN,
     };
 
     note(ctx, NOTE_WARN, places[what], "%s", text);
@@ -62,12 +63,12 @@ static int print(struct buf *b, int rc)
     return rc || fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-static int print_help(const char *prog, bool launch)
+static int print_help(const char *prog, bool launch, bool whole)
 {
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    return print(&b, help_text(&b, prog, columns(), launch));
+    return print(&b, (whole ? help_text : help_short)(&b, prog, columns(), launch));
 }
 
 /* Appends the names of all commands, separated by blanks. */
@@ -191,15 +192,15 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     log_on_screen(&log, &screen, environ);
     fault = options_parse(&o, &in, &err);
     if (fault == OPTIONS_USAGE) {
-        fprintf(stderr, "usage: %s [options] training_script ...\n", prog);
-        fprintf(stderr, "%s: all options: %s --help\n", prog, prog);
+        err_add(&err, "\nusage: %s [options] training_script ... (%s -h says more)",
+                prog, prog);
         cmd_error(prog, &err);
         return EXIT_USAGE;
     }
     if (fault)
         return give_up(prog, launch, &err);
     if (o.help)
-        return print_help(prog, launch);
+        return print_help(prog, launch, o.help_whole);
     if (o.print_completion)
         return print_completion(o.print_completion);
     if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/duration.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "cmd/ask.h"
 #include "cmd/cmd.h"
-#include "hang/core/option.h"
 #include "stacks/core/findings.h"
 #include "stacks/service.h"
 
@@ -47,8 +47,11 @@ struct stacks_args {
 
 static int take_wait(struct stacks_args *a, const char *value, struct muster_error *err)
 {
-    if (!hang_time_parse(value, &a->wait_ms) || a->wait_ms < 100 ||
-        a->wait_ms > STACKS_WAIT_MOST_MS)
+    const int rc = duration_parse("--wait", span_str(value), 1000, &a->wait_ms, err);
+
+    if (rc < 0)
+        return rc;
+    if (a->wait_ms < 100 || a->wait_ms > STACKS_WAIT_MOST_MS)
         return err_set(err, MUSTER_EINVAL,
                        "--wait=%.100s: give a time from 100ms to 60s, as in 20s",
                        value);

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/duration.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "cmd/ask.h"
@@ -17,7 +18,7 @@
 #define PROG "muster status"
 
 static const char help[] =
-    "usage: muster status [JOB | HOST:PORT[/JOB]] [--json] [--watch[=SECONDS]] "
+    "usage: muster status [JOB | HOST:PORT[/JOB]] [--json] [--watch[=TIME]] "
     "[--workers]\n"
     "\n"
     "Shows what the jobs on this machine do: nodes, ranks, restarts and their causes.\n"
@@ -27,7 +28,8 @@ static const char help[] =
     "machines, or a `muster store`.\n"
     "\n"
     "  --json             for programs: docs/status.schema.json\n"
-    "  --watch[=SECONDS]  show it again every SECONDS, 2 if not given\n"
+    "  --watch[=TIME]     show it again every TIME (5s; a number alone: seconds; else "
+    "2s)\n"
     "  --workers          also print a line for each rank\n"
     "  --url              print the address of the job's page (--status-http)\n"
     "  --token-file FILE  with HOST:PORT: file with the job's secret, if it has one;\n"
@@ -44,7 +46,8 @@ static int take_option(void *args, int letter, const char *value,
                        struct muster_error *err)
 {
     struct status_args *a = args;
-    char *end;
+    uint64_t ms = 2000;
+    int rc = 0;
 
     if (letter == 'r')
         a->workers = true;
@@ -52,12 +55,13 @@ static int take_option(void *args, int letter, const char *value,
         a->url = true;
     if (letter != 'w')
         return 0;
-    a->watch_s = value ? strtod(value, &end) : 2;
-    if (value &&
-        (end == value || *end || !(a->watch_s >= 0.1) || !(a->watch_s <= 86400)))
-        return err_set(err, MUSTER_EINVAL, "--watch=%s: give seconds, 0.1 or more",
-                       value);
-    return 0;
+    if (value)
+        rc = duration_parse("--watch", span_str(value), 1000, &ms, err);
+    if (rc == 0 && ms < 100)
+        rc = err_set(err, MUSTER_EINVAL, "--watch=%s: the shortest time is 100ms",
+                     value);
+    a->watch_s = (double)ms / 1000;
+    return rc;
 }
 
 static size_t columns(void)

@@ -1,11 +1,14 @@
 /* machine.c - see machine.h. */
 #include "launch/machine.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
+#include "process/cgroup.h"
 #include "process/devices.h"
 
 static int count_devices(void *ctx, const char *word, int64_t *n,
@@ -25,12 +28,37 @@ static bool is_file(void *ctx, const char *path)
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
+static bool is_dir(void *ctx, const char *path)
+{
+    struct stat st;
+
+    (void)ctx;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static int64_t most_processes(void *ctx, const char **limit)
+{
+    const int64_t group = cgroup_processes("");
+    FILE *f = fopen("/proc/sys/kernel/pid_max", "re");
+    int64_t kernel = 0;
+
+    (void)ctx;
+    if (f && fscanf(f, "%" SCNd64, &kernel) != 1)
+        kernel = 0;
+    if (f)
+        (void)fclose(f);
+    *limit = group ? "pids.max of its control group" : "kernel.pid_max";
+    return group && (!kernel || group < kernel) ? group : kernel;
+}
+
 int machine_real(struct derive_machine *out,
                  void (*warn)(void *ctx, enum derive_warning what, const char *text),
                  void *ctx, struct muster_error *err)
 {
     struct derive_machine machine = { .count_devices = count_devices,
                                       .is_file = is_file,
+                                      .is_dir = is_dir,
+                                      .most_processes = most_processes,
                                       .warn = warn,
                                       .ctx = ctx,
                                       .envp = environ };

@@ -1,13 +1,16 @@
 /* script.c - see script.h. */
 #include "launch/script.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/nearest.h"
 
 /* The interpreter that "#!/usr/bin/env -S bash -e" names, without its directory. */
 static struct span interpreter(struct span line)
@@ -84,14 +87,82 @@ static int check_kind(const char *path, struct span begin, struct muster_error *
     return is_other_language(name) ? other_language(path, name, err) : 0;
 }
 
+/* Adds the file of the same directory that was probably meant. */
+static void add_meant(const char *path, struct muster_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    const int before = (int)(name - path);
+    char dir[4096], word[256] = "";
+    struct nearest meant = { 0 };
+
+    (void)snprintf(dir, sizeof dir, "%.*s", before ? before : 1, before ? path : ".");
+    DIR *all = opendir(dir);
+    for (struct dirent *e; all && (e = readdir(all));) {
+        meant.word = NULL;
+        const unsigned distance = meant.distance;
+        nearest_try(&meant, span_str(name), e->d_name);
+        if (meant.word && (!word[0] || meant.distance < distance))
+            (void)snprintf(word, sizeof word, "%s", e->d_name);
+        else
+            meant.distance = distance;
+    }
+    if (all)
+        (void)closedir(all);
+    if (word[0])
+        err_add(err, "\nDid you mean %.*s%s?", before, path, word);
+}
+
 static int unreadable(const char *path, struct muster_error *err)
 {
+    const int errnum = errno;
+
+    (void)err_set(err, MUSTER_EINVAL, "the script '%s' cannot be read: %s", path,
+                  strerror(errnum));
+    if (errnum == ENOENT)
+        add_meant(path, err);
+    err_add(err, "\nA relative name starts from the directory that muster is started "
+                 "in. The script must be there on every node.");
+    return MUSTER_EINVAL;
+}
+
+/* "python", "python3", "/usr/bin/python3.11" */
+static bool is_python(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+
+    return strncmp(name, "python", 6) == 0 &&
+           !name[6 + strspn(name + 6, "0123456789.")];
+}
+
+/* `muster run python train.py` */
+static int python_given(const struct launch_config *c, struct muster_error *err)
+{
+    const bool more = c->args.count > 0;
+
     return err_set(
         err, MUSTER_EINVAL,
-        "the script '%s' cannot be read: %s\n"
-        "A relative name starts from the directory that muster is started in. The "
-        "script must be there on every node.",
-        path, strerror(errno));
+        "'%s' is Python itself, and the script was expected: muster starts "
+        "Python\nDid you mean `muster run %s`? (--no-python starts a program "
+        "as it is given.)",
+        c->script, more ? c->args.items[0] : "train.py");
+}
+
+/* `muster run --no-python train.py` */
+static int check_program(const struct launch_config *c, struct muster_error *err)
+{
+    if (!ends_with(c->script, ".py") || strchr(c->script, '$') ||
+        access(c->script, strchr(c->script, '/') ? X_OK : R_OK) !=
+            (strchr(c->script, '/') ? -1 : 0))
+        return 0;
+    return err_set(err, MUSTER_EINVAL,
+                   "--no-python was to execute '%s', which is a Python script and %s\n"
+                   "Did you mean `muster run %s`, without --no-python?",
+                   c->script,
+                   strchr(c->script, '/')
+                       ? "may not be executed (chmod +x)"
+                       : "is not looked for in this directory (./ does)",
+                   c->script);
 }
 
 int script_check(const struct launch_config *c, struct muster_error *err)
@@ -99,9 +170,14 @@ int script_check(const struct launch_config *c, struct muster_error *err)
     uint8_t begin[256];
     struct stat st;
 
+    if (c->entry == ENTRY_EXEC)
+        return check_program(c, err);
     if ((c->entry != ENTRY_SCRIPT && c->entry != ENTRY_RUN_PATH) ||
         c->python_is_custom || c->script[0] == '-' || strchr(c->script, '$'))
         return 0;
+    if (is_python(c->script) &&
+        (stat(c->script, &st) != 0 || (strchr(c->script, '/') && c->args.count > 0)))
+        return python_given(c, err);
     if (stat(c->script, &st) != 0)
         return unreadable(c->script, err);
     if (!S_ISREG(st.st_mode)) /* Python runs a directory with a __main__.py, too. */

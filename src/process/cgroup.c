@@ -145,8 +145,17 @@ static bool read_number(const char *dir, const char *name, int64_t *out)
     return got;
 }
 
-/* Of one group; 0: none of its own. */
-static int64_t limit_of(const char *dir, bool v2)
+/* Of one group: how many processes it may have; 0: no limit of its own. */
+static int64_t processes_of(const char *dir, bool v2)
+{
+    int64_t n = 0;
+
+    (void)v2; /* Both versions have the same file; "max" is no number. */
+    return read_number(dir, "/pids.max", &n) ? n : 0;
+}
+
+/* Of one group: how many CPUs' time it may use; 0: no limit of its own. */
+static int64_t cpus_of(const char *dir, bool v2)
 {
     int64_t quota = -1, period = 0;
 
@@ -165,12 +174,14 @@ static int64_t limit_of(const char *dir, bool v2)
     return quota / period + (quota % period != 0);
 }
 
-int64_t cgroup_cpus(const char *root)
+/* The least limit of the group and its parents, as far as they can be seen; or 0. */
+static int64_t least_limit(const char *root, const char *controller,
+                           int64_t (*limit_of)(const char *dir, bool v2))
 {
     struct place p;
     int64_t least = 0;
 
-    if (!find_place(root, "cpu", &p))
+    if (!find_place(root, controller, &p))
         return 0;
     for (;;) {
         const int64_t limit = limit_of(p.dir, p.v2);
@@ -181,6 +192,16 @@ int64_t cgroup_cpus(const char *root)
             return least;
         *slash = '\0';
     }
+}
+
+int64_t cgroup_cpus(const char *root)
+{
+    return least_limit(root, "cpu", cpus_of);
+}
+
+int64_t cgroup_processes(const char *root)
+{
+    return least_limit(root, "pids", processes_of);
 }
 
 int64_t cgroup_memory(const char *root, enum cgroup_figure what)

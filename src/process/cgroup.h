@@ -23,4 +23,8 @@ bool cgroup_name(const char *root, char *to, size_t size);
  * parents', as far as they can be seen. 0: as much as there is, or unknown. */
 int64_t cgroup_cpus(const char *root);
 
+/* How many processes and threads it may have: the least of its own limit and its
+ * parents', as far as they can be seen. 0: no limit, or unknown. */
+int64_t cgroup_processes(const char *root);
+
 #endif

@@ -183,15 +183,13 @@ static int refuse_unknown(const struct registry *r, const char *name,
 {
     struct nearest meant = { 0 };
 
-    (void)err_set(
-        err, MUSTER_ENOENT,
-        "The rendezvous backend '%s' is not registered. Did you forget to call "
-        "`register`?\nmuster knows static, c10d, etcd, etcd-v2 and etcd-v3.",
-        name);
+    (void)err_set(err, MUSTER_ENOENT,
+                  "The rendezvous backend '%s' is not registered.\n", name);
     for (size_t i = 0; i < r->count; i++)
         nearest_try(&meant, span_str(name), r->entries[i].name);
     if (meant.word)
-        err_add(err, " Did you mean %s?", meant.word);
+        err_add(err, "Did you mean %s? ", meant.word);
+    err_add(err, "muster knows static, c10d, etcd, etcd-v2 and etcd-v3.");
     return MUSTER_ENOENT;
 }
 

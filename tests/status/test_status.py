@@ -139,7 +139,7 @@ def test_bad_input_is_a_sentence(job):
         (["--nonsense"], "there is no such option"),
         (["--jsno"], "--jsno: there is no such option; did you mean --json?"),
         (["a", "b"], "one job at a time"),
-        (["--watch=x"], "give seconds"),
+        (["--watch=x"], "give a time"),
         (["--url", "nosuchjob"], "no job nosuchjob"),
     ):
         done = muster("status", *words, check=False)

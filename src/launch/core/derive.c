@@ -6,11 +6,16 @@
 
 #include <string.h>
 
+#include "base/duration.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
 #include "launch/core/derive_int.h"
+
+#define MANY_WORKERS                                                                   \
+    64 /* A machine that cannot have so many processes could not run                   \
+        */
 
 static int check_launch(struct deriving *d)
 {
@@ -36,6 +41,23 @@ static int count_workers(struct deriving *d)
                    "Unsupported nproc_per_node value: %s\n"
                    "--nproc-per-node takes a number, or cpu, gpu, xpu or auto.",
                    text);
+}
+
+/* Before anything is said about the workers that cannot be. */
+static int check_processes(struct deriving *d)
+{
+    const struct derive_machine *m = d->machine;
+    const char *limit = NULL;
+    int64_t most = 0;
+
+    if (d->c->nproc > MANY_WORKERS && m->most_processes)
+        most = m->most_processes(m->ctx, &limit);
+    if (most > 0 && d->c->nproc >= most)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "--nproc-per-node=%s: this machine cannot have more than %lld "
+                       "processes (%s)",
+                       d->o->nproc_per_node, (long long)most, limit);
+    return 0;
 }
 
 static int apply_omp_rule(struct deriving *d)
@@ -172,12 +194,10 @@ static int set_restart_grace(struct deriving *d)
 
     d->c->restart_grace_ms =
         MIN_OF(ms_of_seconds(d->c->shutdown_timeout_s), RESTART_GRACE_MOST_MS);
-    if (!text || !*text || hang_time_parse(text, &d->c->restart_grace_ms))
+    if (!text || !*text)
         return 0;
-    return err_set(d->err, MUSTER_EINVAL,
-                   "--restart-grace=%.100s: give a time, at most 30 days: 5s, 500ms, "
-                   "1m30s, or 0 to kill at once",
-                   text);
+    return duration_parse("--restart-grace", span_str(text), 0, &d->c->restart_grace_ms,
+                          d->err);
 }
 
 /* Splits at single commas; two of them stand for one. */
@@ -309,6 +329,43 @@ static int check_positive(struct deriving *d)
     return 0;
 }
 
+/* What could only be waited for in vain, or fail after everything has begun. Each asks
+ * the machine only where the answer can matter. */
+static int check_hopeless(struct deriving *d)
+{
+    const struct derive_machine *m = d->machine;
+    const struct {
+        const char *option, *path;
+    } files[] = { { "--report", d->c->report },
+                  { "--progress-file", d->c->progress_file } };
+
+    if (d->o->standalone && d->c->rdzv.min_nodes > 1)
+        return err_set(d->err, MUSTER_EINVAL,
+                       "--standalone is for one machine, but --nnodes=%s waits for "
+                       "%lld nodes\n"
+                       "Leave out --nnodes; or, for several machines, replace "
+                       "--standalone by --rdzv-backend=c10d "
+                       "--rdzv-endpoint=HOST:29400, the same on all of them.",
+                       d->o->nnodes, (long long)d->c->rdzv.min_nodes);
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        const char *path = files[i].path, *slash = path ? strrchr(path, '/') : NULL;
+        char *dir = slash ? mem_strndup(path, (size_t)MAX_OF(slash - path, 1)) : NULL;
+        const bool there = !dir || !m->is_dir || m->is_dir(m->ctx, dir);
+
+        if (slash && !dir)
+            return err_nomem(d->err);
+        if (!there)
+            (void)err_set(d->err, MUSTER_EINVAL,
+                          "%s=%s: there is no directory %s\n"
+                          "Make it first (mkdir -p %s), on this node, too.",
+                          files[i].option, path, dir, dir);
+        mem_free(dir);
+        if (!there)
+            return MUSTER_EINVAL;
+    }
+    return 0;
+}
+
 static int parse_hang(struct deriving *d)
 {
     struct launch_config *c = d->c;
@@ -330,6 +387,7 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
         derive_check_sizes,
         derive_warn_of_unused,
         count_workers,
+        check_processes,
         apply_omp_rule,
         derive_parse_rdzv_conf,
         derive_set_endpoint,
@@ -347,6 +405,7 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
         derive_check_rendezvous,
         derive_check_static_endpoint,
         check_positive,
+        check_hopeless,
     };
     struct deriving d = {
         .c = c, .o = o, .machine = machine, .err = err, .launch = launch

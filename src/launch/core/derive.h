@@ -15,7 +15,8 @@ enum derive_warning {
     DERIVE_WARN_MASTER_ADDR,
     DERIVE_WARN_NODE_RANK,
     DERIVE_WARN_RUN_ID,
-    DERIVE_WARN_CONF, /* ours: a key of --rdzv-conf that looks misspelled */
+    DERIVE_WARN_CONF,     /* ours: a key of --rdzv-conf that looks misspelled */
+    DERIVE_WARN_ENDPOINT, /* ours: the nodes are to meet on this machine */
 };
 
 struct derive_machine {
@@ -27,6 +28,10 @@ struct derive_machine {
     void *ctx;
     char *const *envp;
     uint8_t random[16]; /* for the run id, if one must be made up */
+    /* These two may be NULL: then what they ask about is not checked. */
+    bool (*is_dir)(void *ctx, const char *path);
+    /* How many processes there can be at most, and what sets that limit; 0: no limit */
+    int64_t (*most_processes)(void *ctx, const char **limit);
 };
 
 /* Fills in *c (to be freed with launch_config_fini). c->python is set only if

@@ -79,6 +79,10 @@ int derive_warn_of_unused(struct deriving *d)
 
     if (is_static(d))
         return 0;
+    if (!*d->endpoint && strcmp(d->backend, "c10d") == 0 && d->c->rdzv.max_nodes > 1)
+        d->machine->warn(d->machine->ctx, DERIVE_WARN_ENDPOINT,
+                         "the nodes meet at localhost:29400, which is this machine: "
+                         "for others give --rdzv-endpoint=HOST:PORT, the same on all");
     if (!*d->endpoint)
         d->machine->warn(d->machine->ctx, DERIVE_WARN_MASTER_ADDR,
                          "master_addr is only used for static rdzv_backend and when "

@@ -82,38 +82,6 @@ static void put_words(struct filler *f, const char *text)
     }
 }
 
-/* "[--role ROLE]", "[-m]": the first spelling stands for all. */
-static void put_in_brackets(struct filler *f, const struct option_spec *s)
-{
-    struct buf b;
-
-    buf_init(&b, SIZE_MAX);
-    if (s->letter)
-        buf_printf(&b, "[-%c", s->letter);
-    else
-        buf_printf(&b, "[--%s", s->name);
-    if (s->kind != OPTION_FLAG && s->kind != OPTION_HELP && s->kind != OPTION_OPTIONAL)
-        buf_u8(&b, ' ');
-    help_metavar(&b, s);
-    buf_u8(&b, ']');
-    put_piece(f, (const char *)buf_data(&b), buf_len(&b));
-    buf_fail(f->out, buf_error(&b));
-    buf_fini(&b);
-}
-
-static void put_usage(struct buf *out, const char *prog, size_t width, bool launch)
-{
-    const size_t indent = strlen("usage: ") + strlen(prog) + 1;
-    struct filler f = { out, indent, indent, width };
-    buf_printf(out, "usage: %s ", prog);
-
-    for (size_t i = 0; i < options_count; i++)
-        if (option_applies(&options_table[i], launch))
-            put_in_brackets(&f, &options_table[i]);
-    newline(&f);
-    buf_append_str(out, "training_script ...\n\n");
-}
-
 /* "  -r REDIRECTS, --redirects REDIRECTS" */
 static void invocation(struct buf *b, const struct option_spec *s)
 {
@@ -135,13 +103,14 @@ static void invocation(struct buf *b, const struct option_spec *s)
     buf_fini(&meta);
 }
 
-/* Writes one entry: the option on the left, its help on the right or below. */
-static void put_entry(struct buf *out, struct span left, const char *help,
+/* Writes one entry: the option on the left, its help on the right or below. mark: ' ',
+ * or '*' for what torchrun does not have. */
+static void put_entry(struct buf *out, char mark, struct span left, const char *help,
                       const char *initial, size_t width)
 {
     struct filler f = { out, HELP_COLUMN, HELP_COLUMN, width };
-    buf_append_str(out, "  ");
 
+    buf_printf(out, " %c", mark);
     buf_append_span(out, left);
     if (left.n + 4 <= HELP_COLUMN)
         buf_printf(out, "%*s", (int)(HELP_COLUMN - 2 - left.n), "");
@@ -155,42 +124,143 @@ static void put_entry(struct buf *out, struct span left, const char *help,
     buf_u8(out, '\n');
 }
 
-static void put_options(struct buf *out, enum option_owner first,
-                        enum option_owner last, bool launch, size_t width)
+static void put_option(struct buf *out, const struct option_spec *s, size_t width)
 {
-    for (size_t i = 0; i < options_count; i++) {
-        const struct option_spec *s = &options_table[i];
-        struct buf left;
+    struct buf left;
 
-        if (!option_applies(s, launch) || s->owner < first || s->owner > last)
-            continue;
-        buf_init(&left, SIZE_MAX);
-        invocation(&left, s);
-        put_entry(out, buf_span(&left), s->help, s->initial, width);
-        buf_fail(out, buf_error(&left));
-        buf_fini(&left);
+    buf_init(&left, SIZE_MAX);
+    invocation(&left, s);
+    put_entry(out, s->owner == OWNER_MUSTER ? '*' : ' ', buf_span(&left), s->help,
+              s->initial, width);
+    buf_fail(out, buf_error(&left));
+    buf_fini(&left);
+}
+
+/* The order of --help. An option that is in no group comes with the last one. */
+static const struct group {
+    const char *title;
+    const char *names[16];
+} groups[] = {
+    { "what runs",
+      { "nproc-per-node", "module", "no-python", "run-path", "role", "start-method",
+        "virtual-local-rank", "numa-binding", "warm", "use-env" } },
+    { "where: one machine, or several that meet",
+      { "standalone", "nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf",
+        "rdzv-serve", "local-addr", "rank-order", "node-rank", "master-addr",
+        "master-port" } },
+    { "who may join", { "token-file", "token-optional", "encrypt" } },
+    { "failures, restarts and the end",
+      { "max-restarts", "restart-grace", "hang", "progress-file", "on-failure",
+        "failure", "report", "signals-to-handle", "shutdown-timeout",
+        "monitor-interval" } },
+    { "output",
+      { "log-dir", "redirects", "tee", "local-ranks-filter", "log-line-prefix-template",
+        "duplicate-stdout-filters", "duplicate-stderr-filters", "logs-specs" } },
+    { "watching", { "status-http", "event-log-handler", "metrics-handler" } },
+    { "other", { "help", "print-config", "print-completion" } },
+};
+
+/* Those of -h: what most jobs need, a line each. */
+static const struct {
+    const char *how, *says;
+} common[] = {
+    { "--nproc-per-node=N", "workers on this machine; or gpu, cpu, auto" },
+    { "--nnodes=N", "machines; or MIN:MAX, to go on when some are lost" },
+    { "--rdzv-backend=c10d", "how they meet; also static, etcd-v3 and others" },
+    { "--rdzv-endpoint=HOST:PORT", "where they meet, the same on all" },
+    { "--rdzv-id=NAME", "the job's name, the same on all" },
+    { "--max-restarts=N", "start the workers again after a failure" },
+    { "--log-dir=DIR", "where the files of -r and -t go" },
+    { "--redirects=3", "(-r) output to files; --tee=3 (-t): there, too" },
+    { "--warm", "import torch once: workers start in milliseconds" },
+    { "--hang=10m", "tell which rank keeps a stuck job from going on" },
+};
+
+static const struct option_spec *option_named(const char *name)
+{
+    for (size_t i = 0; i < options_count; i++)
+        if (strcmp(options_table[i].name, name) == 0)
+            return &options_table[i];
+    return NULL;
+}
+
+static bool is_in_group(const struct option_spec *s)
+{
+    for (size_t g = 0; g < ARRAY_LEN(groups); g++)
+        for (const char *const *n = groups[g].names; *n; n++)
+            if (strcmp(*n, s->name) == 0)
+                return true;
+    return false;
+}
+
+static void put_groups(struct buf *out, bool launch, size_t width)
+{
+    for (size_t g = 0; g < ARRAY_LEN(groups); g++) {
+        buf_printf(out, "\n%s:\n", groups[g].title);
+        for (const char *const *n = groups[g].names; *n; n++) {
+            const struct option_spec *s = option_named(*n);
+
+            if (s && option_applies(s, launch))
+                put_option(out, s, width);
+        }
     }
+    for (size_t i = 0; i < options_count; i++)
+        if (option_applies(&options_table[i], launch) &&
+            !is_in_group(&options_table[i]))
+            put_option(out, &options_table[i], width);
+}
+
+static void put_examples(struct buf *out, size_t most)
+{
+    buf_append_str(out, "\nexamples:\n");
+    for (const struct help_example *e = help_examples; e->what && most--; e++)
+        buf_printf(out, "  %s\n    %s%s%s\n", e->what, e->line,
+                   e->more ? " \\\n        " : "", e->more ? e->more : "");
+}
+
+static size_t width_of(size_t columns)
+{
+    return columns > HELP_COLUMN + 13 ? columns - 2 : HELP_COLUMN + 11;
+}
+
+static void put_beginning(struct buf *out, const char *prog, size_t width)
+{
+    struct filler f = { out, 0, 0, width };
+
+    buf_printf(out, "usage: %s [options] training_script ...\n\n", prog);
+    put_words(&f, about);
+    buf_append_str(out, "\n");
+}
+
+int help_short(struct buf *out, const char *prog, size_t columns, bool launch)
+{
+    const size_t width = width_of(columns);
+    size_t all = 0;
+
+    for (size_t i = 0; i < options_count; i++)
+        all += option_applies(&options_table[i], launch);
+    put_beginning(out, prog, width);
+    put_examples(out, 3);
+    buf_append_str(out, "\nthe options that most jobs need:\n");
+    for (size_t i = 0; i < ARRAY_LEN(common); i++)
+        buf_printf(out, "  %-27s%s\n", common[i].how, common[i].says);
+    buf_printf(out, "\n%s --help has all %zu options.\n", prog, all);
+    return buf_error(out);
 }
 
 int help_text(struct buf *out, const char *prog, size_t columns, bool launch)
 {
-    const size_t width = columns > HELP_COLUMN + 13 ? columns - 2 : HELP_COLUMN + 11;
-    struct filler f = { out, 0, 0, width };
-    put_usage(out, prog, width, launch);
+    const size_t width = width_of(columns);
 
-    put_words(&f, about);
-    buf_append_str(out, "\n\npositional arguments:\n");
-    put_entry(out, span_str("training_script"), script_help, NULL, width);
-    put_entry(out, span_str("training_script_args"), args_help, NULL, width);
-    buf_append_str(out, "\noptions:\n");
-    put_options(out, OWNER_TORCH, OWNER_LAUNCH, launch, width);
-    buf_append_str(out, "\noptions that torchrun does not have (never "
-                        "abbreviated):\n");
-    put_options(out, OWNER_MUSTER, OWNER_MUSTER, launch, width);
-    buf_append_str(out, "\nexamples:\n");
-    for (const struct help_example *e = help_examples; e->what; e++)
-        buf_printf(out, "  %s\n    %s%s%s\n", e->what, e->line,
-                   e->more ? " \\\n        " : "", e->more ? e->more : "");
+    put_beginning(out, prog, width);
+    buf_append_str(out, "\npositional arguments:\n");
+    put_entry(out, ' ', span_str("training_script"), script_help, NULL, width);
+    put_entry(out, ' ', span_str("training_script_args"), args_help, NULL, width);
+    put_groups(out, launch, width);
+    buf_append_str(out,
+                   "\nOptions with a * are muster's own and are never abbreviated; "
+                   "the others are torchrun's.\n");
+    put_examples(out, SIZE_MAX);
     buf_append_str(out, "\nEach default can be set by a variable PET_NAME, "
                         "for example PET_NPROC_PER_NODE;\nthose that torchrun does not "
                         "have by MUSTER_NAME.\n");

@@ -5,8 +5,11 @@
 
 #include "launch/core/options.h"
 
-/* In the layout of Python's argparse, `columns` wide. */
+/* --help: every option, in groups, `columns` wide. */
 int help_text(struct buf *out, const char *prog, size_t columns, bool launch);
+
+/* -h: what most people need. */
+int help_short(struct buf *out, const char *prog, size_t columns, bool launch);
 
 /* muster-run(1), in troff. */
 int help_man_page(struct buf *out, const char *version);

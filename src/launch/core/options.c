@@ -390,6 +390,8 @@ static enum options_fault take_option(struct walk *w, struct word word, size_t *
         fault = option_take(w, flags[i], NULL, false);
     if (fault || printed_instead(w->o))
         return fault;
+    if (word.spec->kind == OPTION_HELP)
+        w->o->help_whole = !word.is_short;
     assert(options_count <= 64 && word.spec < options_table + options_count);
     w->seen |= UINT64_C(1) << (word.spec - options_table);
     return option_take(w, word.spec, word.value, false);
@@ -464,10 +466,23 @@ static enum options_fault walk_words(struct walk *w)
 /* The option that a word like --nproc-per-nod was probably meant to be, or NULL. */
 static const char *option_meant(const char *arg, bool launch)
 {
+    static const struct {
+        const char *word, *meant; /* of mpirun, srun and the like */
+    } others[] = { { "-np", "nproc-per-node" },
+                   { "-n", "nproc-per-node" },
+                   { "-N", "nnodes" },
+                   { "--np", "nproc-per-node" },
+                   { "--nodes", "nnodes" },
+                   { "--nproc", "nproc-per-node" },
+                   { "--nprocs", "nproc-per-node" } };
     const struct span word = span_of(arg + 2, strcspn(arg + 2, "="));
     struct nearest best = { 0 };
 
-    for (size_t i = 0; i < options_count; i++)
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        if (strncmp(arg, others[i].word, strcspn(arg, "=0123456789")) == 0 &&
+            strlen(others[i].word) == strcspn(arg, "=0123456789"))
+            return others[i].meant;
+    for (size_t i = 0; arg[1] == '-' && i < options_count; i++)
         if (option_applies(&options_table[i], launch))
             nearest_try(&best, word, options_table[i].name);
     return best.word;
@@ -483,14 +498,31 @@ static enum options_fault refuse_unknown(struct walk *w)
 
         if (strcmp(arg, "--") == 0 || arg == w->o->script)
             break;
-        if (strncmp(arg, "--", 2) != 0 ||
-            word_classify(arg, w->in->launch).what != WORD_UNKNOWN)
+        if (word_classify(arg, w->in->launch).what != WORD_UNKNOWN)
             continue;
         meant = option_meant(arg, w->in->launch);
         if (meant)
             err_add(w->err, "\n%.*s: did you mean --%s?", (int)strcspn(arg, "="), arg,
                     meant);
     }
+    return OPTIONS_USAGE;
+}
+
+/* Perhaps an option took the script for its value: --nproc-per-node train.py */
+static enum options_fault refuse_no_script(struct walk *w)
+{
+    const size_t n = w->in->argc;
+    const char *last = n > 1 ? w->in->argv[n - 1] : "",
+               *before = n > 1 ? w->in->argv[n - 2] : "";
+    const size_t length = strlen(last);
+
+    (void)err_set(w->err, MUSTER_EINVAL,
+                  "the following arguments are required: training_script, "
+                  "training_script_args");
+    if (length > 3 && strcmp(last + length - 3, ".py") == 0 && !strchr(before, '=') &&
+        word_classify(before, w->in->launch).what == WORD_OPTION)
+        err_add(w->err, "\n%s took '%s' for its value; did you mean %s VALUE %s?",
+                before, last, before, last);
     return OPTIONS_USAGE;
 }
 
@@ -529,10 +561,7 @@ enum options_fault options_parse(struct options *o, const struct options_input *
     if (fault)
         goto out;
     if (!out.script) {
-        (void)err_set(err, MUSTER_EINVAL,
-                      "the following arguments are required: training_script, "
-                      "training_script_args");
-        fault = OPTIONS_USAGE;
+        fault = refuse_no_script(&w);
     } else if (buf_len(&w.unknown)) {
         fault = refuse_unknown(&w);
     } else {

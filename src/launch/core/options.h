@@ -72,7 +72,8 @@ struct options {
     const char *restart_grace;        /* likewise */
     struct option_int log_attempts;
     const char *on_failure, *report;
-    bool help; /* --help was met before any error: everything else is ignored */
+    bool help;       /* --help was met before any error: everything else is ignored */
+    bool help_whole; /* it was --help, not -h */
     const char *print_completion; /* likewise; NULL: not given */
     const char *script;
     char *const *script_args; /* borrowed from argv, or NULL */

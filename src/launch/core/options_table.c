@@ -15,7 +15,7 @@ static const char *const rank_orders[] = { "node", "given", "slurm", "index", NU
 
 const struct option_spec options_table[] = {
     { "help", 'h', OPTION_HELP, OWNER_TORCH, false, NULL, NULL, FIELD(help),
-      "Print this text and exit." },
+      "Print this text and exit; -h prints the ten options that most jobs need." },
     { "nnodes", 0, OPTION_TEXT, OWNER_TORCH, true, "1:1", NULL, FIELD(nnodes),
       "How many nodes take part: a number, or a range MIN:MAX." },
     { "nproc-per-node", 0, OPTION_TEXT, OWNER_TORCH, true, "1", NULL,

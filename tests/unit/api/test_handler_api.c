@@ -220,8 +220,7 @@ static void registering_as_in_torch(void **state)
         MUSTER_EINVAL);
     says(&t, "has no function 'cancel'");
     assert_int_equal(open_desk(&t, "lame", "job", NULL, &r), MUSTER_ENOENT);
-    says(&t, "The rendezvous backend 'lame' is not registered. Did you forget to call "
-             "`register`?");
+    says(&t, "The rendezvous backend 'lame' is not registered.");
     t.d.name = "chair";
     assert_int_equal(open_desk(&t, "desk", "job", NULL, &r), MUSTER_EINVAL);
     says(&t, "The rendezvous backend 'chair' does not match the requested backend "

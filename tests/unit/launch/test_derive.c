@@ -27,6 +27,19 @@ static bool is_file(void *ctx, const char *path)
     return strcmp(path, "afile") == 0;
 }
 
+static bool is_dir(void *ctx, const char *path)
+{
+    (void)ctx;
+    return strcmp(path, "adir") == 0 || strcmp(path, "/") == 0;
+}
+
+static int64_t most_processes(void *ctx, const char **limit)
+{
+    (void)ctx;
+    *limit = "kernel.pid_max";
+    return 32768;
+}
+
 static void warn(void *ctx, enum derive_warning what, const char *text)
 {
     (void)what;
@@ -47,7 +60,8 @@ static int derive(struct launch_config *c, const struct said *said, bool launch,
     char *argv[9], *envp[9];
     size_t argc = 0, envc = 0;
     struct options o;
-    struct derive_machine ports = { count_devices, is_file, warn, m, envp, { 0 } };
+    struct derive_machine ports = { count_devices, is_file, warn,   m,
+                                    envp,          { 0 },   is_dir, most_processes };
 
     for (size_t i = 0; i < ARRAY_LEN(said->words) && said->words[i]; i++) {
         char *w = (char *)(uintptr_t)said->words[i];
@@ -104,11 +118,13 @@ static const struct {
       "--log-attempts=0: give how many of the last attempts' log directories to keep, "
       "1 or more" },
     { { { "--restart-grace=5x", "x" } },
-      "--restart-grace=5x: give a time, at most 30 days: 5s, 500ms, 1m30s, or 0 to "
-      "kill at once" },
+      "--restart-grace=5x: give a time, at most 30 days: 500ms, 90s, 10m, 1h30m" },
+    { { { "--restart-grace=5", "x" } },
+      "--restart-grace=5: 5 what? Add the unit: 5s, 5m or 5h" },
+    { { { "--hang=10", "x" } }, "--hang=10: 10 what? Add the unit: 10s, 10m or 10h" },
     { { { "--restart-grace=5s:stop", "x" } },
-      "--restart-grace=5s:stop: give a time, at most 30 days: 5s, 500ms, 1m30s, or 0 "
-      "to kill at once" },
+      "--restart-grace=5s:stop: give a time, at most 30 days: 500ms, 90s, 10m, "
+      "1h30m" },
     { { { "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=q", "x" } },
       "invalid literal for int() with base 10: 'q'" },
     { { { "--no-python", "-m", "x" } },
@@ -121,7 +137,21 @@ static const struct {
     { { { "--no-python", "x" } },
       "When using the '--no-python' flag, you must also set the '--use-env' flag.",
       true },
+    /* What could only be waited for in vain. */
+    { { { "--standalone", "--nnodes=2", "x" } },
+      "--standalone is for one machine, but --nnodes=2 waits for 2 nodes" },
+    { { { "--standalone", "--nnodes=3:4", "x" } },
+      "--standalone is for one machine, but --nnodes=3:4 waits for 3 nodes" },
+    { { { "--nproc-per-node=32768", "x" } },
+      "--nproc-per-node=32768: this machine cannot have more than 32768 processes "
+      "(kernel.pid_max)" },
+    { { { "--report=nodir/r.json", "x" } },
+      "--report=nodir/r.json: there is no directory nodir" },
+    { { { "--progress-file=/no/p", "x" } },
+      "--progress-file=/no/p: there is no directory /no" },
     /* Of two mistakes torch's first. */
+    { { { "--standalone", "--nnodes=2", "--rdzv-conf=run_id=3", "x" } },
+      "got multiple values for keyword argument 'run_id'" },
     { { { "--log-dir=afile", "--nnodes=2:1", "x" } },
       "min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1" },
     { { { "--no-python", "-m", "--rdzv-conf=a", "x" } },
@@ -158,7 +188,7 @@ static void test_restart_grace(void **state)
         { { { "--shutdown-timeout=600", "x" } }, 30000 },
         { { { "--shutdown-timeout=3", "--restart-grace=1m30s", "x" } }, 90000 },
         { { { "--restart-grace=500ms", "x" } }, 500 },
-        { { { "MUSTER_RESTART_GRACE=5", "x" } }, 5000 },
+        { { { "MUSTER_RESTART_GRACE=5s", "x" } }, 5000 },
         { { { "--restart-grace=0", "x" } }, 0 },
     };
 
@@ -218,6 +248,58 @@ static void test_one_node_alone(void **state)
     assert_null(c.python);
     assert_null(params_get(&c.rdzv, "rank"));
     launch_config_fini(&c);
+}
+
+/* Near the limits that test_refused() has. */
+static void test_not_hopeless(void **state)
+{
+    static const struct said rows[] = {
+        { { "--standalone", "--nnodes=1:3", "x" } },
+        { { "--nproc-per-node=32767", "x" } },
+        { { "--report=r.json", "--progress-file=/p", "x" } },
+        { { "--report=adir/r.json", "x" } },
+        { { "--report=", "--progress-file=", "x" } },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct launch_config c;
+        struct machine m;
+        struct muster_error err = { 0 };
+
+        if (derive(&c, &rows[i], false, &m, &err) != 0)
+            fail_msg("row %zu: %s", i, err.text);
+        launch_config_fini(&c);
+    }
+}
+
+/* Only where other machines could be meant. */
+static void test_meeting_here(void **state)
+{
+    static const struct {
+        struct said said;
+        bool warns;
+    } rows[] = {
+        { { { "--rdzv-backend=c10d", "--nnodes=2", "x" } }, true },
+        { { { "--rdzv-backend=c10d", "--nnodes=1:2", "x" } }, true },
+        { { { "--rdzv-backend=c10d", "x" } }, false },
+        { { { "--rdzv-backend=c10d", "--nnodes=2", "--rdzv-endpoint=localhost", "x" } },
+          false },
+        { { { "--standalone", "--nnodes=1:2", "x" } }, false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct launch_config c;
+        struct machine m = { "" };
+        struct muster_error err = { 0 };
+
+        assert_int_equal(derive(&c, &rows[i].said, false, &m, &err), 0);
+        if ((strncmp(m.warned, "the nodes meet at localhost:29400", 33) == 0) !=
+            rows[i].warns)
+            fail_msg("row %zu: %s", i, m.warned);
+        launch_config_fini(&c);
+    }
 }
 
 static void test_static(void **state)
@@ -301,9 +383,14 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_restart_grace),
-        cmocka_unit_test(test_log_attempts),  cmocka_unit_test(test_one_node_alone),
-        cmocka_unit_test(test_static),        cmocka_unit_test(test_warnings_and_lists),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_restart_grace),
+        cmocka_unit_test(test_log_attempts),
+        cmocka_unit_test(test_not_hopeless),
+        cmocka_unit_test(test_meeting_here),
+        cmocka_unit_test(test_one_node_alone),
+        cmocka_unit_test(test_static),
+        cmocka_unit_test(test_warnings_and_lists),
         cmocka_unit_test(test_out_of_memory),
     };
 

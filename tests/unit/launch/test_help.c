@@ -101,22 +101,53 @@ static void test_every_option_is_everywhere(void **state)
     }
 }
 
-static void test_help_begins_like_torchruns(void **state)
+static int make_short(struct buf *b)
+{
+    return help_short(b, "torchrun", 80, true);
+}
+
+/* What fits on a screen, and names nothing that is not there. */
+static void test_the_short_help_is_short(void **state)
+{
+    char *text = text_of(make_short);
+    size_t lines = 0, options = 0;
+
+    (void)state;
+    for (const char *p = text; *p; p++) {
+        const size_t n = strspn(p, "-abcdefghijklmnopqrstuvwxyz0123456789");
+        bool known = false;
+
+        lines += *p == '\n';
+        if (strncmp(p, "\n  --", 5) != 0)
+            continue;
+        options++;
+        for (size_t i = 0; i < options_count; i++)
+            known = known || (strncmp(p + 5, options_table[i].name,
+                                      strlen(options_table[i].name)) == 0);
+        if (!known)
+            fail_msg("no such option: %.30s", p + 3 + n);
+    }
+    assert_true(lines <= 30);
+    assert_int_equal(options, 10);
+    mem_free(text);
+}
+
+static void test_help_is_in_groups(void **state)
 {
     char *text = text_of(make_help);
 
     (void)state;
-    assert_memory_equal(text,
-                        "usage: torchrun [-h] [--nnodes NNODES] [--nproc-per-node "
-                        "NPROC_PER_NODE]\n                [--rdzv-backend ",
-                        strlen("usage: torchrun [-h]") + 80);
+    assert_memory_equal(text, "usage: torchrun [options] training_script ...\n", 45);
+    assert_non_null(strstr(text, "\nfailures, restarts and the end:\n"));
+    assert_non_null(strstr(text, "\n *--hang HANG "));
     assert_non_null(strstr(text, "\n  -r REDIRECTS, --redirects REDIRECTS\n"));
     assert_non_null(strstr(text, "\n  --start-method {spawn,fork,forkserver}, "
                                  "--start_method {spawn,fork,forkserver}\n"));
     for (const char *p = text; *p;) { /* Only what cannot be broken is wider. */
         const size_t n = strcspn(p, "\n");
 
-        if (n > 78 && strncmp(p, "  -", 3) != 0 && strncmp(p, "Each", 4) != 0)
+        if (n > 78 && strncmp(p, "  -", 3) != 0 && strncmp(p, "Each", 4) != 0 &&
+            strncmp(p, "Options", 7) != 0)
             fail_msg("too wide: %.*s", (int)n, p);
         p += n + (p[n] == '\n');
     }
@@ -130,7 +161,7 @@ static void test_out_of_memory(void **state)
         struct buf b;
 
         buf_init(&b, SIZE_MAX);
-        const int a = help_text(&b, "p", 80, false);
+        const int a = help_text(&b, "p", 80, false) | make_short(&b);
         const int m = help_man_page(&b, "1");
         const int c = make_bash(&b) | make_zsh(&b) | make_fish(&b) | make_tcsh(&b);
 
@@ -146,7 +177,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_option_is_everywhere),
         cmocka_unit_test(test_completion_is_for_both_names),
-        cmocka_unit_test(test_help_begins_like_torchruns),
+        cmocka_unit_test(test_the_short_help_is_short),
+        cmocka_unit_test(test_help_is_in_groups),
         cmocka_unit_test(test_out_of_memory),
     };
 

@@ -68,6 +68,11 @@ static void version_2(void **state)
     assert_int_equal(cgroup_cpus(root), 4);
     put("/sys/fs/cgroup/jobs/one/cpu.max", "50000 100000\n");
     assert_int_equal(cgroup_cpus(root), 1);
+    assert_int_equal(cgroup_processes(root), 0);
+    put("/sys/fs/cgroup/jobs/one/pids.max", "max\n");
+    assert_int_equal(cgroup_processes(root), 0);
+    put("/sys/fs/cgroup/jobs/pids.max", "2048\n");
+    assert_int_equal(cgroup_processes(root), 2048);
 }
 
 /* Version 1 has the controllers, a bare version 2 is beside it. */

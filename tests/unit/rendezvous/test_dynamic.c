@@ -211,9 +211,8 @@ static void registry_says_what_torch_says(void **state)
 
     assert_int_equal(params_init(&p, "nobody", "", "job", 1, 1, NULL, &err), 0);
     assert_int_equal(registry_create(&r, &loop, &p, NULL, &h, &err), MUSTER_ENOENT);
-    assert_non_null(strstr(err.text,
-                           "The rendezvous backend 'nobody' is not registered. Did "
-                           "you forget to call `register`?\n"));
+    assert_non_null(
+        strstr(err.text, "The rendezvous backend 'nobody' is not registered.\n"));
     params_fini(&p);
     assert_int_equal(params_init(&p, "mine", "h:1", "job", 1, 1, NULL, &err), 0);
     assert_int_equal(params_set_int(&p, "rank", 0, &err), 0);
