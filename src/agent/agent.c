@@ -416,14 +416,17 @@ void agent_core_result_fini(struct agent_core_result *r)
 static void on_trace(void *ctx, enum trace_level level, const char *text)
 {
     static const enum note_level levels[] = {
-        [TRACE_DEBUG] = NOTE_DEBUG,
-        [TRACE_INFO] = NOTE_INFO,
-        [TRACE_WARN] = NOTE_WARN,
-        [TRACE_ERROR] = NOTE_ERROR,
+        [TRACE_DEBUG] = NOTE_DEBUG, [TRACE_INFO] = NOTE_INFO,
+        [TRACE_WARN] = NOTE_WARN,   [TRACE_ADVICE] = NOTE_WARN,
+        [TRACE_ECHO] = NOTE_WARN,   [TRACE_ERROR] = NOTE_ERROR,
     };
     const struct agent *a = ctx;
 
-    note(a->opts.log, levels[level], AT_RENDEZVOUS, "%s", text);
+    note(a->opts.log, levels[level],
+         level == TRACE_ADVICE ? AT_ADVICE
+         : level == TRACE_ECHO ? AT_ECHO
+                               : AT_RENDEZVOUS,
+         "%s", text);
 }
 
 static int open_all(struct agent *a, struct muster_error *err)

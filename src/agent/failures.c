@@ -169,7 +169,7 @@ static int64_t log_oom(struct agent *a)
     const int64_t killed = a->oom_kills >= 0 && now >= 0 ? now - a->oom_kills : -1;
 
     if (killed > 0)
-        note(a->opts.log, NOTE_ERROR, AT_AGENT,
+        note(a->opts.log, NOTE_ERROR, AT_CAUSE,
              "out of memory: the kernel's OOM killer has killed %" PRId64
              " of the processes in this job's cgroup while the workers ran (oom_kill "
              "rose from %" PRId64 " to %" PRId64
@@ -201,7 +201,7 @@ static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kill
         return; /* We ended it ourselves because of --hang. */
     buf_init(&b, 1024);
     if (exit_cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
-        note(a->opts.log, NOTE_ERROR, AT_AGENT, "rank %" PRId64 " on %s (pid %d) %s",
+        note(a->opts.log, NOTE_ERROR, AT_CAUSE, "rank %" PRId64 " on %s (pid %d) %s",
              f->rank, a->host, f->pid, (const char *)buf_data(&b));
     buf_fini(&b);
 }

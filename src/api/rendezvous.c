@@ -42,6 +42,8 @@ static void on_trace(void *ctx, enum trace_level level, const char *text)
         [TRACE_DEBUG] = MUSTER_LOG_DEBUG,
         [TRACE_INFO] = MUSTER_LOG_INFO,
         [TRACE_WARN] = MUSTER_LOG_WARN,
+        [TRACE_ADVICE] = MUSTER_LOG_WARN,
+        [TRACE_ECHO] = MUSTER_LOG_WARN,
         [TRACE_ERROR] = MUSTER_LOG_ERROR,
     };
 

@@ -5,7 +5,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum trace_level { TRACE_DEBUG, TRACE_INFO, TRACE_WARN, TRACE_ERROR };
+enum trace_level {
+    TRACE_DEBUG,
+    TRACE_INFO,
+    TRACE_WARN,
+    TRACE_ADVICE, /* a warning that may be left out when there are others */
+    TRACE_ECHO,   /* a warning of what the job's record tells, too */
+    TRACE_ERROR
+};
 
 typedef void (*trace_fn)(void *ctx, enum trace_level level, const char *text);
 

@@ -120,7 +120,8 @@ static json_t *config_json(const struct launch_config *c)
         "{s:o, s:I, s:o, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, "
         "s:o, "
         "s:o, "
-        "s:o, s:b, s:b, s:s, s:o, s:s, s:o, s:o, s:s, s:o, s:s, s:o, s:f, s:I, s:o}",
+        "s:o, s:b, s:b, s:s, s:o, s:s, s:o, s:o, s:s, s:o, s:s, s:o, s:f, s:I, s:o, "
+        "s:o}",
         "rdzv", rdzv_json(&c->rdzv), "nproc", (json_int_t)c->nproc, "role",
         text_or_null(c->role), "max_restarts", (json_int_t)c->max_restarts,
         "monitor_interval", c->monitor_interval_s, "start_method",
@@ -142,7 +143,8 @@ static json_t *config_json(const struct launch_config *c)
         "progress_file", text_or_null(c->progress_file), "on_failure",
         c->on_failure_finish ? "finish" : "stop", "report", text_or_null(c->report),
         "restart_grace", (double)c->restart_grace_ms / 1000, "log_attempts",
-        (json_int_t)c->log_attempts, "net", text_or_null(c->net));
+        (json_int_t)c->log_attempts, "net", text_or_null(c->net), "failure",
+        text_or_null(c->failure));
 }
 
 /* The fewest digits that give this number back: 0.1, not 0.10000000000000001. */

@@ -25,16 +25,33 @@
 
 static void warn(void *ctx, enum derive_warning what, const char *text)
 {
+    const struct log *log = ctx;
     static const enum log_place places[] = {
         [DERIVE_WARN_OMP] = AT_OMP,
         [DERIVE_WARN_MASTER_ADDR] = AT_MASTER_ADDR,
         [DERIVE_WARN_NODE_RANK] = AT_NODE_RANK,
         [DERIVE_WARN_RUN_ID] = AT_RUN_ID,
         [DERIVE_WARN_CONF] = AT_RUN,
-        [DERIVE_WARN_ENDPOINT] = AT_RUN,
+        [DERIVE_WARN_ENDPOINT] = AT_ENDPOINT,
     };
 
-    note(ctx, NOTE_WARN, places[what], "%s", text);
+    /* torch's words are for whoever greps for them; see advise_on_threads(). */
+    if (what != DERIVE_WARN_OMP || !log->screen->brief)
+        note(log, NOTE_WARN, places[what], "%s", text);
+}
+
+/* On a terminal, says that each worker has one thread only if that leaves CPUs idle and
+ * there is nothing more important to say. */
+static void advise_on_threads(const struct log *log, const struct launch_config *c)
+{
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (c->set_omp && log->screen->brief && !log->screen->advices &&
+        cpus / 2 >= c->nproc)
+        note(log, NOTE_WARN, AT_OMP,
+             "each of %lld workers has one thread on %ld CPUs: OMP_NUM_THREADS=%ld "
+             "gives them all",
+             (long long)c->nproc, cpus, cpus / (long)c->nproc);
 }
 
 /* --print-config starts no workers, so a warning about their environment is not needed.
@@ -169,7 +186,9 @@ static int start(const char *prog, const struct options *o, bool launch,
     rc = settle_python(&c, err);
     if (rc == 0 && o->print_config)
         rc = print_config(o, &c, launch, err);
-    else if (rc == 0)
+    if (rc == 0 && !o->print_config)
+        advise_on_threads(log, &c);
+    if (rc == 0 && !o->print_config)
         rc = run_agent(prog, &c, log, own_error_file(launch), exit_code, err);
     launch_config_fini(&c);
     return rc;
@@ -199,6 +218,7 @@ static int run(const char *prog, int argc, char **argv, bool launch)
     }
     if (fault)
         return give_up(prog, launch, &err);
+    log_set_brief(&log, o.failure);
     if (o.help)
         return print_help(prog, launch, o.help_whole);
     if (o.print_completion)
@@ -256,6 +276,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
         .reap_orphans = getpid() == 1,
         .error_file = error_file,
     };
+    const bool brief = log->screen && log->screen->brief;
     struct agent_core_result r;
     char clean[2 * sizeof r.error.text];
 
@@ -266,10 +287,13 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
     (void)signal(SIGPIPE, SIG_IGN); /* A closed stderr must not change the exit code. */
     switch (r.why) {
     case WHY_FAILURE:
-        fputs(r.report ? r.report : "", stderr);
+        if (!(brief && r.verdict))
+            fputs(r.report ? r.report : "", stderr);
         fputs(r.verdict ? r.verdict : "", stderr); /* Last, where people look first. */
         break;
     case WHY_SIGNAL:
+        if (brief) /* "stopped by SIGINT" was said when it came. */
+            break;
         fprintf(stderr,
                 "torch.distributed.elastic.multiprocessing.api.SignalException: "
                 "Process %d got signal: %d\n",

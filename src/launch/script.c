@@ -5,12 +5,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
 #include "base/nearest.h"
+#include "launch/refusal.h"
 
 /* The interpreter that "#!/usr/bin/env -S bash -e" names, without its directory. */
 static struct span interpreter(struct span line)
@@ -151,17 +153,19 @@ static int python_given(const struct launch_config *c, struct muster_error *err)
 /* `muster run --no-python train.py` */
 static int check_program(const struct launch_config *c, struct muster_error *err)
 {
+    const bool here = strchr(c->script, '/'); /* else it is looked for on PATH */
+    char path[4096];
+
     if (!ends_with(c->script, ".py") || strchr(c->script, '$') ||
-        access(c->script, strchr(c->script, '/') ? X_OK : R_OK) !=
-            (strchr(c->script, '/') ? -1 : 0))
+        access(c->script, R_OK) != 0 || (here && access(c->script, X_OK) == 0) ||
+        (!here && refusal_find(c->script, getenv("PATH"), path, sizeof path)))
         return 0;
     return err_set(err, MUSTER_EINVAL,
                    "--no-python was to execute '%s', which is a Python script and %s\n"
                    "Did you mean `muster run %s`, without --no-python?",
                    c->script,
-                   strchr(c->script, '/')
-                       ? "may not be executed (chmod +x)"
-                       : "is not looked for in this directory (./ does)",
+                   here ? "may not be executed (chmod +x)"
+                        : "is not looked for in this directory (./ does)",
                    c->script);
 }
 

@@ -20,6 +20,7 @@
 #include "logs/core/log_format.h"
 
 #define PATIENCE_MS 100
+#define ADVICES_MAX 2
 
 /* TORCH_LOGS: "distributed" is INFO, "+distributed" DEBUG, "-distributed" ERROR. */
 static enum note_level torch_level(char *const *envp)
@@ -201,10 +202,23 @@ static int put_plain(struct buf *b, const char *text)
     return buf_printf(b, "muster: %s\n", text);
 }
 
+/* For people: the first line says what, the others belong to it. */
+static int put_brief(struct buf *b, const char *text)
+{
+    for (const char *p = text; *p;) {
+        const size_t len = strcspn(p, "\n");
+
+        (void)buf_printf(b, "%s%.*s\n", p == text ? "muster: " : "        ", (int)len,
+                         p);
+        p += len + (p[len] == '\n');
+    }
+    return buf_error(b);
+}
+
 /* Run ids, addresses and a server's own words come from strangers: the text is escaped.
  */
 static int put_message(struct buf *b, const struct log *n, enum note_level level,
-                       enum log_place place, const char *text)
+                       enum log_place place, bool brief, const char *text)
 {
     const char *where = places[place].text;
     struct buf clean;
@@ -217,10 +231,19 @@ static int put_message(struct buf *b, const struct log *n, enum note_level level
         text = (const char *)buf_data(&clean);
         rc = n->format                         ? put_formatted(b, n, level, where, text)
              : places[place].flags & LOG_PLAIN ? put_plain(b, text)
+             : brief                           ? put_brief(b, text)
                                                : put_usual(b, level, where, text);
     }
     buf_fini(&clean);
     return rc;
+}
+
+/* Whether a message of this kind is said to people. */
+static bool says_briefly(struct log_screen *s, unsigned flags)
+{
+    if (flags & LOG_ADVICE)
+        return s->advices++ < ADVICES_MAX;
+    return !(flags & LOG_CHATTER);
 }
 
 void note(const struct log *n, enum note_level level, enum log_place place,
@@ -228,8 +251,9 @@ void note(const struct log *n, enum note_level level, enum log_place place,
 {
     const enum note_level least =
         places[place].flags & LOG_TORCH ? n->torch_least : n->least;
+    struct log_screen *s = n->screen && n->screen->brief ? n->screen : NULL;
     char *text = NULL;
-    struct buf b;
+    struct buf b, copy;
     va_list ap;
 
     if (n->fd < 0 || level < least)
@@ -240,12 +264,16 @@ void note(const struct log *n, enum note_level level, enum log_place place,
     if (rc < 0)
         return;
     buf_init(&b, SIZE_MAX);
-    rc = put_message(&b, n, level, place, text);
+    buf_init(&copy, SIZE_MAX);
     /* One write a message. A full disk only costs the copy. */
-    if (rc == 0 && n->copy_fd >= 0 && write(n->copy_fd, buf_data(&b), buf_len(&b)) < 0)
-        rc = 0;
-    status_line(n, NULL); /* It comes back with the next look at the clock. */
-    write_all(n->fd, &b);
+    if (n->copy_fd >= 0 && put_message(&copy, n, level, place, false, text) == 0)
+        rc = (int)write(n->copy_fd, buf_data(&copy), buf_len(&copy));
+    if (!s || says_briefly(s, places[place].flags)) {
+        (void)put_message(&b, n, level, place, s != NULL, text);
+        status_line(n, NULL); /* It comes back with the next look at the clock. */
+        write_all(n->fd, &b);
+    }
+    buf_fini(&copy);
     buf_fini(&b);
     free(text);
 }

@@ -17,6 +17,8 @@ struct log_screen {
     bool lines;   /* it can rewrite a line */
     bool colours; /* it has colours, and NO_COLOR is not set */
     bool shown;   /* the line of status_line() is there */
+    bool brief; /* people read it: plain words, and no line that another one repeats */
+    unsigned advices; /* that were said */
 };
 
 struct log {
@@ -43,6 +45,10 @@ void note(const struct log *n, enum note_level level, enum log_place place,
 /* Finds out whether the log goes to a terminal; *screen must live as long as it does.
  */
 void log_on_screen(struct log *n, struct log_screen *screen, char *const *envp);
+
+/* Whether the log is for people: on a terminal, unless they asked for more of it, or as
+ * --failure=short|torch says (NULL: not given). */
+void log_set_brief(struct log *n, const char *failure);
 
 /* One line at the bottom of a terminal, in the place of the one before; NULL takes it
  * away. A note takes it away too. Does nothing elsewhere. */

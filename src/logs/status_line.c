@@ -22,6 +22,14 @@ void log_on_screen(struct log *n, struct log_screen *screen, char *const *envp)
     n->screen = screen;
 }
 
+void log_set_brief(struct log *n, const char *failure)
+{
+    const bool more = n->format || MIN_OF(n->least, n->torch_least) < NOTE_WARN;
+
+    n->screen->brief =
+        failure ? strcmp(failure, "short") == 0 : n->screen->lines && !more;
+}
+
 /* A line that wraps could not be taken back. */
 static int width(int fd)
 {

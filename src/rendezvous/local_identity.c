@@ -132,9 +132,9 @@ static size_t read_file(const char *path, char *to, size_t room)
 
 void rdzv_log_nameless(const struct trace *t, const char *name, const char *addr)
 {
-    trace(t, TRACE_WARN,
+    trace(t, TRACE_ADVICE,
           "this machine's name '%s' does not resolve, so MASTER_ADDR is '%s' "
-          "(--local-addr changes that)",
+          "(--local-addr=ADDR changes that)",
           name, addr);
 }
 

@@ -381,9 +381,10 @@ int secured_wrap(struct rdzv_handler *inner, struct auth *auth,
 void rdzv_log_secret(const struct trace *t, const struct auth *auth)
 {
     if (!auth)
-        trace(t, TRACE_WARN,
-              "this job has no secret: whoever reaches its ports can join it, read and "
-              "write its keys, and end it (--token-file=FILE; see SECURITY.md)");
+        trace(
+            t, TRACE_ADVICE,
+            "this job has no secret: whoever reaches its ports can join it and end it "
+            "(openssl rand -hex 32 > FILE, then --token-file=FILE on all nodes)");
     else if (auth->optional)
         trace(t, TRACE_WARN,
               "--token-optional: nodes without the secret are admitted, so whoever "

@@ -282,7 +282,7 @@ def test_help_is_on_stdout_only():
         done = subprocess.run([MUSTER, "run", *argv], capture_output=True, text=True,
                               check=False)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.startswith("usage: muster run [options] training_script ...\n")
+        assert done.stdout.startswith("usage: muster run [-h] [options] training_script ...\n")
         assert ("--rdzv-conf" in done.stdout) == any(a.startswith("--hel") for a in argv)  # -h is short
 
 

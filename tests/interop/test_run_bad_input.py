@@ -17,7 +17,8 @@ HUMBLE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 
 
 def last(text):
-    return text.strip().splitlines()[-1]
+    lines = text.strip().splitlines()
+    return next((x for x in lines if ": error: " in x), lines[-1])
 
 
 def bad(tmp_path, *words, env=None, humble=False, patience=60):

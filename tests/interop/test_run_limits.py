@@ -153,13 +153,13 @@ def test_a_port_that_another_program_holds(tmp_path):
             job.until(f"127.0.0.1:{port}: address already in use")
         with Job(tmp_path, "job", *words, "--rdzv-conf=read_timeout=2", "true") as job:
             assert job.wait() == 1
-        last = job.text().splitlines()[-1]
+        last = next(x for x in job.text().splitlines() if ": error: " in x)
         assert "timed out" not in last and f"127.0.0.1:{port}: address already in use" in last
         assert "This machine was to host the store of run 'x'" in last
         with Job(tmp_path, "static", "--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={port}", "--no-python",
                  "true") as job:
             assert job.wait() == 1
-        last = job.text().splitlines()[-1]
+        last = next(x for x in job.text().splitlines() if ": error: " in x)
         assert last.count("failed to listen") == last.count(f":{port}: address already in use") == 1, last
 
 
@@ -235,7 +235,7 @@ def test_nodes_that_were_started_for_another_run(tmp_path):
                 job.until(f"this store also has other runs: '{other}' (1 node); is --rdzv-id the same on all nodes?")
             assert (a.wait(), b.wait()) == (1, 1)
     for job, other in ((a, "job-1"), (b, "job1")):
-        assert f"other runs: '{other}'" in job.text().splitlines()[-1]
+        assert f"other runs: '{other}'" in next(x for x in job.text().splitlines() if ": error: " in x)
 
 
 def test_names_of_strangers_in_a_log(tmp_path):

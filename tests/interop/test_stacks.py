@@ -168,8 +168,10 @@ def test_stacks_of_a_live_job(tmp_path):
         # Bad input.
         assert "rank 7 is not running now; 3 ranks are" in stacks(run_id, "--rank", 7).stderr
         assert "give a global rank" in stacks(run_id, "--rank", "x").stderr
-        for time in ("", "soon", "1ms", "61s", "1s:stop"):
+        for time in ("1ms", "61s"):
             assert f"--wait={time}: give a time from 100ms to 60s" in stacks(run_id, f"--wait={time}").stderr
+        for time in ("", "soon", "1s:stop"):
+            assert f"--wait={time}: give a time, at most" in stacks(run_id, f"--wait={time}").stderr
         assert "there is no such option" in stacks("--colour").stderr
         assert "no job nobody of yours runs on this machine" in stacks("nobody").stderr
 

@@ -56,6 +56,7 @@ assert theirs == options(logs_specs=muster.LogsSpecs(where, "1", "0:3,1:2", {0, 
 assert "--numa-binding=node" in options(numa_options=NumaOptions(affinity_mode=AffinityMode.NODE))
 assert "--restart-grace=5s" in options(restart_grace="5s")
 assert "--log-attempts=5" in options(log_attempts=5)
+assert "--failure=torch" in options(failure="torch")
 assert "--numa-binding=socket" in options(numa_options="socket")
 assert "--net=10.1.0.0/16" in options(net="10.1.0.0/16")
 print("all well")

@@ -54,9 +54,9 @@ class LaunchConfig:
     of ``--numa-binding``). ``event_log_handler`` is ``null`` or ``console``, which prints the
     events when the job is over. ``metrics_cfg`` has no effect, as in torch. ``warm`` is
     ``muster run --warm``, for functions: True, ``"auto"``, or the modules to import once.
-    ``hang`` (``"10m"``, ``"10m:restart"``), ``progress_file``, ``restart_grace`` (``"5s"``) and
-    ``log_attempts`` are its flags of these names, and so is ``net`` (``"ib0"``,
-    ``"10.1.0.0/16"``).
+    ``hang`` (``"10m"``, ``"10m:restart"``), ``progress_file``, ``restart_grace`` (``"5s"``),
+    ``log_attempts``, ``failure`` (``"short"``, ``"torch"``) and ``net`` (``"ib0"``,
+    ``"10.1.0.0/16"``) are its flags of these names.
     """
 
     min_nodes: int
@@ -88,6 +88,7 @@ class LaunchConfig:
     restart_grace: str | None = None
     log_attempts: int | None = None
     net: str | None = None
+    failure: str | None = None
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -160,6 +161,8 @@ class LaunchConfig:
             options.append(f"--log-attempts={self.log_attempts}")
         if self.net:
             options.append(f"--net={self.net}")
+        if self.failure:
+            options.append(f"--failure={self.failure}")
         return options + self._warm()
 
     def _warm(self) -> list[str]:

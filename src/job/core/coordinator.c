@@ -505,7 +505,7 @@ static void lose_session(struct coordinator *c, struct node_session *session,
                    rdzv_node_text(&session->node, name, sizeof name), why);
     coordinator_request_end(c, session);
     if (m)
-        coordinator_lose(c, fx, m, TRACE_WARN, fx->text);
+        coordinator_lose(c, fx, m, TRACE_ECHO, fx->text);
     if (session->lost_by_ms == MONO_NEVER)
         coordinator_drop(fx, session->peer);
     node_session_remove(c, session);

@@ -79,6 +79,7 @@ struct launch_config {
 
     bool on_failure_finish; /* --on-failure=finish: our workers run on */
     char *report;           /* --report; NULL: none */
+    char *failure;          /* --failure: short, torch; NULL: by the terminal */
 
     bool set_omp; /* put OMP_NUM_THREADS=1 into the workers' environment */
     bool virtual_local_rank;

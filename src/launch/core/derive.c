@@ -257,6 +257,7 @@ static int copy_plain_values(struct deriving *d)
         { &c->start_method, o->start_method },
         { &c->event_handler, o->event_log_handler },
         { &c->metrics_handler, o->metrics_handler },
+        { &c->failure, o->failure },
         { &c->report, o->report && *o->report ? o->report : NULL },
         { &c->warm, warm_value(o->warm) },
         { &c->net, o->net && *o->net ? o->net : NULL },

@@ -146,7 +146,7 @@ static const struct group {
         "virtual-local-rank", "numa-binding", "warm", "use-env" } },
     { "where: one machine, or several that meet",
       { "standalone", "nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf",
-        "rdzv-serve", "local-addr", "rank-order", "node-rank", "master-addr",
+        "rdzv-serve", "local-addr", "net", "rank-order", "node-rank", "master-addr",
         "master-port" } },
     { "who may join", { "token-file", "token-optional", "encrypt" } },
     { "failures, restarts and the end",
@@ -154,8 +154,9 @@ static const struct group {
         "failure", "report", "signals-to-handle", "shutdown-timeout",
         "monitor-interval" } },
     { "output",
-      { "log-dir", "redirects", "tee", "local-ranks-filter", "log-line-prefix-template",
-        "duplicate-stdout-filters", "duplicate-stderr-filters", "logs-specs" } },
+      { "log-dir", "log-attempts", "redirects", "tee", "local-ranks-filter",
+        "log-line-prefix-template", "duplicate-stdout-filters",
+        "duplicate-stderr-filters", "logs-specs" } },
     { "watching", { "status-http", "event-log-handler", "metrics-handler" } },
     { "other", { "help", "print-config", "print-completion" } },
 };
@@ -227,7 +228,7 @@ static void put_beginning(struct buf *out, const char *prog, size_t width)
 {
     struct filler f = { out, 0, 0, width };
 
-    buf_printf(out, "usage: %s [options] training_script ...\n\n", prog);
+    buf_printf(out, "usage: %s [-h] [options] training_script ...\n\n", prog);
     put_words(&f, about);
     buf_append_str(out, "\n");
 }

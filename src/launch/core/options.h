@@ -72,6 +72,7 @@ struct options {
     const char *restart_grace;        /* likewise */
     struct option_int log_attempts;
     const char *on_failure, *report;
+    const char *failure; /* NULL: as stderr is a terminal or not */
     bool help;       /* --help was met before any error: everything else is ignored */
     bool help_whole; /* it was --help, not -h */
     const char *print_completion; /* likewise; NULL: not given */

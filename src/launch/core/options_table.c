@@ -11,6 +11,7 @@ static const char *const numa_bindings[] = { "node", "socket", "exclusive",
 static const char *const shells[] = { "bash", "zsh", "tcsh", NULL };
 static const char *const warm_values[] = { "[=MODULE,...|auto]", NULL };
 static const char *const on_failures[] = { "stop", "finish", NULL };
+static const char *const failures[] = { "short", "torch", NULL };
 static const char *const rank_orders[] = { "node", "given", "slurm", "index", NULL };
 
 const struct option_spec options_table[] = {
@@ -180,6 +181,9 @@ const struct option_spec options_table[] = {
       FIELD(on_failure),
       "What the workers of this node do when the job has failed for good on another "
       "one: stop at once, or finish by themselves, as with torchrun." },
+    { "failure", 0, OPTION_CHOICE, OWNER_MUSTER, true, NULL, failures, FIELD(failure),
+      "How a failure is told: in a few short lines, as on a terminal, or also with "
+      "torchrun's report and its line for each worker, as in pipes and files." },
     { "report", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(report),
       "File for the history of the job as JSON: nodes, rounds, restarts and their "
       "causes, the verdict. Written after each restart and at the end; the same on "
