@@ -39,12 +39,9 @@ static void on_trace(void *ctx, enum trace_level level, const char *text)
 {
     const struct muster_rendezvous *r = ctx;
     static const enum muster_log_level levels[] = {
-        [TRACE_DEBUG] = MUSTER_LOG_DEBUG,
-        [TRACE_INFO] = MUSTER_LOG_INFO,
-        [TRACE_WARN] = MUSTER_LOG_WARN,
-        [TRACE_ADVICE] = MUSTER_LOG_WARN,
-        [TRACE_ECHO] = MUSTER_LOG_WARN,
-        [TRACE_ERROR] = MUSTER_LOG_ERROR,
+        [TRACE_DEBUG] = MUSTER_LOG_DEBUG, [TRACE_INFO] = MUSTER_LOG_INFO,
+        [TRACE_WARN] = MUSTER_LOG_WARN,   [TRACE_ADVICE] = MUSTER_LOG_WARN,
+        [TRACE_ECHO] = MUSTER_LOG_WARN,   [TRACE_ERROR] = MUSTER_LOG_ERROR,
     };
 
     r->hooks.log(r->hooks.ctx, levels[level], text);

@@ -34,7 +34,7 @@ def test_a_line_on_a_terminal_is_kept_up_to_date(screen) -> None:
     text = first.read(r"the group is complete after .* 2 nodes")
     assert first.process.wait(60) == 0
     # The line is gone before anything else is said.
-    assert re.search(re.escape(BACK) + r"(\033\[\d+m)?W\d+ .*the group is complete", text)
+    assert re.search(re.escape(BACK) + r"(\033\[\d+m)?muster: .*the group is complete", text)
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"NO_COLOR": "1", "COLORTERM": "yes"}])

@@ -383,14 +383,10 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_restart_grace),
-        cmocka_unit_test(test_log_attempts),
-        cmocka_unit_test(test_not_hopeless),
-        cmocka_unit_test(test_meeting_here),
-        cmocka_unit_test(test_one_node_alone),
-        cmocka_unit_test(test_static),
-        cmocka_unit_test(test_warnings_and_lists),
+        cmocka_unit_test(test_refused),       cmocka_unit_test(test_restart_grace),
+        cmocka_unit_test(test_log_attempts),  cmocka_unit_test(test_not_hopeless),
+        cmocka_unit_test(test_meeting_here),  cmocka_unit_test(test_one_node_alone),
+        cmocka_unit_test(test_static),        cmocka_unit_test(test_warnings_and_lists),
         cmocka_unit_test(test_out_of_memory),
     };
 

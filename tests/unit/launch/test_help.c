@@ -137,7 +137,8 @@ static void test_help_is_in_groups(void **state)
     char *text = text_of(make_help);
 
     (void)state;
-    assert_memory_equal(text, "usage: torchrun [-h] [options] training_script ...\n", 50);
+    assert_memory_equal(text, "usage: torchrun [-h] [options] training_script ...\n",
+                        50);
     assert_non_null(strstr(text, "\nfailures, restarts and the end:\n"));
     assert_non_null(strstr(text, "\n *--hang HANG "));
     assert_non_null(strstr(text, "\n  -r REDIRECTS, --redirects REDIRECTS\n"));
