@@ -130,15 +130,20 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
         agent_post(a, AGENT_EV_DESERTED, 0, 0);
         break;
     case RDZV_NEWS_EVICTED:
+        note(a->opts.log, NOTE_WARN, AT_AGENT,
+             "%s: the workers of this node are ended, and it joins again", err->text);
         agent_post(a, AGENT_EV_EVICTED, 0, 0);
         break;
+    case RDZV_NEWS_CUT_OFF:
     case RDZV_NEWS_BACKEND:
         if (waits_for_majority(a)) {
-            note(a->opts.log, NOTE_WARN, AT_AGENT,
-                 "%s\nThis node is cut off from etcd's majority, and the others may go "
-                 "on without it: its workers are stopped, and it waits to be taken "
-                 "back.",
-                 err->text);
+            if (a->core.phase != AGENT_JOINING)
+                note(
+                    a->opts.log, NOTE_WARN, AT_AGENT,
+                    "%s\nThis node is cut off from etcd's majority, and the others may "
+                    "go on without it: its workers are ended, and it waits to be "
+                    "taken back.",
+                    err->text);
             agent_post(a, AGENT_EV_CUT_OFF, 0, 1);
             break;
         }

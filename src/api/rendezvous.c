@@ -56,6 +56,7 @@ static void rendezvous_on_news(void *ctx, enum rdzv_news news,
         [RDZV_NEWS_LOST] = MUSTER_NEWS_LOST,
         [RDZV_NEWS_EVICTED] = MUSTER_NEWS_EVICTED,
         [RDZV_NEWS_CLOSED] = MUSTER_NEWS_CLOSED,
+        [RDZV_NEWS_CUT_OFF] = MUSTER_NEWS_BACKEND,
         [RDZV_NEWS_BACKEND] = MUSTER_NEWS_BACKEND,
     };
 

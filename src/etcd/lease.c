@@ -5,15 +5,22 @@
 #include "base/mem.h"
 #include "etcd/client_int.h"
 #include "etcd/core/lease.h"
+#include "loop/clock.h"
+#include <stdio.h>
 
 struct etcd_lease {
     struct etcd_client *client;
     struct lease_grant state;
     struct etcd_call *call; /* the one request under way */
     uv_timer_t timer;
+    uint64_t
+        ask_ms; /* when to send the next request; MONO_NEVER while one is under way */
     bool stopped;
     etcd_lease_cb on_granted;
     etcd_lease_failed_cb on_failed;
+    etcd_lease_cut_off_cb on_cut_off; /* or NULL */
+    bool cut_off;                     /* told for this lease */
+    char why[400];                    /* why the last keep-alive failed; or empty */
     void *ctx;
     etcd_lease_gone_cb on_gone;
     void *gone_ctx;
@@ -21,14 +28,44 @@ struct etcd_lease {
 
 static void ask(struct etcd_lease *l);
 
-static void lease_on_timer(uv_timer_t *timer)
+static void lease_on_timer(uv_timer_t *timer);
+
+static void arm(struct etcd_lease *l)
 {
-    ask(timer->data);
+    if (!l->stopped)
+        clock_arm(
+            &l->timer, lease_on_timer,
+            MIN_OF(l->ask_ms, l->on_cut_off ? fence_due(&l->state.fence) : MONO_NEVER));
 }
 
 static void wait_for(struct etcd_lease *l, uint64_t ms)
 {
-    (void)uv_timer_start(&l->timer, lease_on_timer, ms, 0);
+    l->ask_ms = clock_mono_ms() + ms;
+    arm(l);
+}
+
+static void cut_off(struct etcd_lease *l, const char *what)
+{
+    char text[600];
+
+    if (!l->on_cut_off || l->cut_off)
+        return;
+    l->cut_off = true;
+    (void)snprintf(text, sizeof text, "our lease at etcd (%s) %s%s%s",
+                   etcd_client_where(l->client), what, l->why[0] ? ": " : "", l->why);
+    l->on_cut_off(l->ctx, text);
+}
+
+static void lease_on_timer(uv_timer_t *timer)
+{
+    struct etcd_lease *l = timer->data;
+    const uint64_t now = clock_mono_ms();
+
+    if (now >= l->ask_ms)
+        ask(l); /* First: if we were stopped for a while, we ask before we judge. */
+    if (fence_passed(&l->state.fence, now))
+        cut_off(l, "could not be kept alive in time");
+    arm(l);
 }
 
 /* Sends the message unless rc says that encoding it failed. Fails only if memory runs
@@ -57,6 +94,10 @@ static void lease_on_answer(void *ctx, int status, const struct etcd_answer *ans
         lease_grant_answer(&l->state, status, answer, &pause);
 
     l->call = NULL;
+    if (outcome == ETCD_GRANT_KEPT || outcome == ETCD_GRANT_NEW) {
+        l->why[0] = '\0';
+        l->cut_off = false;
+    }
     wait_for(l, pause);
     switch (outcome) {
     case ETCD_GRANT_KEPT:
@@ -71,8 +112,10 @@ static void lease_on_answer(void *ctx, int status, const struct etcd_answer *ans
         trace(etcd_client_trace(l->client), TRACE_WARN,
               "our lease at etcd (%s) has run out: asking for another one",
               etcd_client_where(l->client));
+        cut_off(l, "has run out");
         return;
     case ETCD_GRANT_LATE:
+        (void)snprintf(l->why, sizeof l->why, "%.399s", err->text);
         trace(etcd_client_trace(l->client), TRACE_WARN,
               "our lease could not be kept alive, trying again: %s", err->text);
         return;
@@ -85,6 +128,8 @@ static void ask(struct etcd_lease *l)
     struct etcd_msg m;
 
     etcd_msg_init(&m);
+    l->ask_ms = MONO_NEVER;
+    lease_grant_sent(&l->state, clock_mono_ms());
     if (request(l, lease_grant_encode(&l->state, &m), &m, ms, lease_on_answer) < 0)
         wait_for(l, 1000);
 }
@@ -106,6 +151,7 @@ int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
     l->on_failed = on_failed;
     l->ctx = ctx;
     l->timer.data = l;
+    l->ask_ms = MONO_NEVER;
     lease_grant_init(&l->state, ttl_s, seed);
     etcd_client_hold(c);
     ask(l);
@@ -116,6 +162,17 @@ int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
 int64_t etcd_lease_id(const struct etcd_lease *l)
 {
     return l->state.id;
+}
+
+void etcd_lease_fence(struct etcd_lease *l, etcd_lease_cut_off_cb cb)
+{
+    l->on_cut_off = cb;
+    arm(l);
+}
+
+uint64_t etcd_lease_fence_due(const struct etcd_lease *l)
+{
+    return fence_due(&l->state.fence);
 }
 
 void etcd_lease_check(struct etcd_lease *l)
@@ -164,6 +221,7 @@ void etcd_lease_stop(struct etcd_lease *l, uint64_t timeout_ms, etcd_lease_gone_
         return;
     etcd_call_cancel(l->call);
     l->call = NULL;
+    l->on_cut_off = NULL;
     (void)uv_timer_stop(&l->timer);
     l->on_gone = cb;
     l->gone_ctx = ctx;

@@ -14,6 +14,7 @@ struct etcd_lease;
 typedef void (*etcd_lease_cb)(void *ctx, int64_t id);
 typedef void (*etcd_lease_failed_cb)(void *ctx, const struct muster_error *err);
 typedef void (*etcd_lease_gone_cb)(void *ctx);
+typedef void (*etcd_lease_cut_off_cb)(void *ctx, const char *why);
 
 /* on_failed is called for each grant that failed; the lease tries again by itself. The
  * client must outlive the lease. */
@@ -21,6 +22,14 @@ int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
                      etcd_lease_cb on_granted, etcd_lease_failed_cb on_failed,
                      void *ctx, struct etcd_lease **out, struct muster_error *err);
 int64_t etcd_lease_id(const struct etcd_lease *l); /* 0: none at present */
+
+/* From now on cb is called when the lease is about to run out, as far as we can know,
+ * and at the latest when it has run out: what the others see in the keys under it holds
+ * for that long alone. It is called once for each lease. */
+void etcd_lease_fence(struct etcd_lease *l, etcd_lease_cut_off_cb cb);
+/* When that will be if no keep-alive succeeds from now on, by clock_mono_ms; or
+ * MONO_NEVER. */
+uint64_t etcd_lease_fence_due(const struct etcd_lease *l);
 
 /* Called when a write under the lease was refused: checks at once whether the lease
  * still exists, instead of at the next keep-alive. */

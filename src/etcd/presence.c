@@ -17,6 +17,7 @@ struct etcd_presence {
     struct etcd_op *put;
     uv_timer_t timer; /* to put again */
     etcd_gone_cb cb;
+    etcd_cut_off_cb cut_off;
     void *ctx;
     void (*on_stopped)(void *ctx);
     void *stopped_ctx;
@@ -66,6 +67,18 @@ static void on_not_granted(void *ctx, const struct muster_error *err)
 {
     (void)ctx;
     (void)err;
+}
+
+static void presence_on_cut_off(void *ctx, const char *why)
+{
+    struct etcd_presence *p = ctx;
+
+    p->cut_off(p->ctx, why);
+}
+
+uint64_t etcd_presence_fence_due(const struct etcd_presence *p)
+{
+    return etcd_lease_fence_due(p->lease);
 }
 
 static void presence_on_change(void *ctx, const struct etcd3_reply *events)
@@ -154,8 +167,8 @@ int etcd_presence_rename(struct etcd_presence *p, const char *name)
 }
 
 int etcd_presence_start(const struct etcd_kv *kv, const char *dir, const char *name,
-                        uint64_t ttl_s, etcd_gone_cb cb, void *ctx,
-                        struct etcd_presence **out, struct muster_error *err)
+                        uint64_t ttl_s, etcd_gone_cb cb, etcd_cut_off_cb cut_off,
+                        void *ctx, struct etcd_presence **out, struct muster_error *err)
 {
     struct etcd_presence *p = mem_calloc(1, sizeof *p);
     int rc;
@@ -164,6 +177,7 @@ int etcd_presence_start(const struct etcd_kv *kv, const char *dir, const char *n
         return err_nomem(err);
     p->kv = *kv;
     p->cb = cb;
+    p->cut_off = cut_off;
     p->ctx = ctx;
     p->dir = mem_strdup(dir);
     p->path = mem_printf("%s%s", dir, name);
@@ -177,6 +191,7 @@ int etcd_presence_start(const struct etcd_kv *kv, const char *dir, const char *n
         presence_free(p);
         return rc;
     }
+    etcd_lease_fence(p->lease, presence_on_cut_off);
     (void)uv_timer_init(etcd_client_loop(kv->client), &p->timer); /* cannot fail */
     p->timer.data = p;
     *out = p;

@@ -26,6 +26,7 @@ struct etcd_state {
     uint64_t lease_ttl_s;
     struct etcd_presence *presence; /* v3 */
     rdzv_peer_cb on_peer;
+    rdzv_cut_off_cb on_cut_off;
     void *peer_ctx;
     uint64_t read_ms;
     rdzv_open_cb on_open;
@@ -338,18 +339,35 @@ static void on_peer_gone(void *ctx, struct span name)
         b->on_peer(b->peer_ctx, name);
 }
 
+static void on_cut_off(void *ctx, const char *why)
+{
+    struct etcd_state *b = ctx;
+
+    if (b->on_peer)
+        b->on_cut_off(b->peer_ctx, why);
+}
+
 static void presence(struct rdzv_backend *base, const char *self, rdzv_peer_cb cb,
-                     void *ctx)
+                     rdzv_cut_off_cb cut_off, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
     int rc;
 
     b->on_peer = cb;
+    b->on_cut_off = cut_off;
     b->peer_ctx = ctx;
-    rc = b->presence ? etcd_presence_rename(b->presence, self)
-                     : etcd_presence_start(&b->kv, b->names.nodes, self, b->lease_ttl_s,
-                                           on_peer_gone, b, &b->presence, NULL);
+    rc = b->presence
+             ? etcd_presence_rename(b->presence, self)
+             : etcd_presence_start(&b->kv, b->names.nodes, self, b->lease_ttl_s,
+                                   on_peer_gone, on_cut_off, b, &b->presence, NULL);
     (void)rc; /* Without it the keep-alive times still show who has gone, but later. */
+}
+
+static uint64_t presence_fence_due(const struct rdzv_backend *base)
+{
+    const struct etcd_state *b = CONTAINER_OF(base, const struct etcd_state, base);
+
+    return b->presence ? etcd_presence_fence_due(b->presence) : MONO_NEVER;
 }
 
 /* ---- The rest ---- */
@@ -441,16 +459,17 @@ static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
     uv_close((uv_handle_t *)&b->defer_timer, on_defer_closed);
 }
 
-#define OPS(which, presence_fn)                                                        \
+#define OPS(which, presence_fn, fence_fn)                                              \
     {                                                                                  \
         .name = which, .open = open_backend, .get = etcd_state_get,                    \
         .set = etcd_state_set, .watch = etcd_state_watch, .presence = presence_fn,     \
-        .store = store, .where = where, .last_error = last_error,                      \
-        .own_addr = own_addr, .close = close_backend,                                  \
+        .fence_due = fence_fn, .store = store, .where = where,                         \
+        .last_error = last_error, .own_addr = own_addr, .close = close_backend,        \
     }
 
-static const struct rdzv_backend_ops v2_ops = OPS("etcd-v2", NULL);
-static const struct rdzv_backend_ops v3_ops = OPS("etcd-v3", presence);
+static const struct rdzv_backend_ops v2_ops = OPS("etcd-v2", NULL, NULL);
+static const struct rdzv_backend_ops v3_ops =
+    OPS("etcd-v3", presence, presence_fence_due);
 
 static int state_new(uv_loop_t *loop, enum etcd_backend kind,
                      const struct rdzv_params *params, const struct trace *trace,

@@ -120,11 +120,13 @@ static void send_msg(struct store_server *s, struct conn *c, const struct coord_
     server_send(s, c, buf_span(out));
 }
 
-/* Detects the end of a member's connection as early as the network allows. */
+/* Detects the end of a member's connection as soon as its machine says so. Silence
+ * alone must not end it: how long a node may be silent is for the coordinator to judge,
+ * and the node itself counts on that (core/fence.h). */
 static void watch_socket(int fd)
 {
     const int on = 1, idle_s = 5, every_s = 2, probes = 3;
-    const unsigned unacked_ms = 15000;
+    const unsigned unacked_ms = 24u * 3600 * 1000;
 
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);

@@ -159,6 +159,17 @@ void dynamic_peer_gone(void *ctx, struct span node)
         dynamic_feed(d, &ev);
 }
 
+void dynamic_cut_off(void *ctx, const char *why)
+{
+    struct dynamic_handler *d = ctx;
+
+    if (!is_over(d) && d->core)
+        shell_feed(&d->shell, (struct life_event){ .kind = LIFE_NEWS,
+                                                   .news = RDZV_NEWS_CUT_OFF,
+                                                   .code = MUSTER_ECONN,
+                                                   .text = why });
+}
+
 static void dynamic_perform(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     const struct rdzv_backend_ops *ops = d->backend->ops;
@@ -744,6 +755,19 @@ static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
     return !joining && rank < (int64_t)count && rank != d->round.rank;
 }
 
+static uint64_t fenced_at_ms(const struct rdzv_handler *h)
+{
+    const struct dynamic_handler *d = of_handler(h);
+    const struct rdzv_backend_ops *ops = d->backend->ops;
+
+    if (d->settings.max_nodes == 1)
+        return MONO_NEVER;
+    if (d->member)
+        return member_fence_due(member_driver_core(d->member));
+    return MIN_OF(d->core ? rdzv_fence_due(d->core) : MONO_NEVER,
+                  ops->fence_due ? ops->fence_due(d->backend) : MONO_NEVER);
+}
+
 static bool store_stats(const struct rdzv_handler *h, struct store_server_stats *out)
 {
     const struct dynamic_handler *d = of_handler(h);
@@ -805,6 +829,7 @@ const struct rdzv_handler_ops dynamic_ops = {
     .store_at = store_at,
     .store_stats = store_stats,
     .node_gone = node_gone,
+    .fence_due = fenced_at_ms,
     .torch_nodes = torch_nodes,
     .spares = spares,
     .own_addr = own_addr,

@@ -105,7 +105,9 @@ void dynamic_settings(struct dynamic_handler *d);
  * replaces the core. False if the store has none, or it is not to be used. */
 bool dynamic_be_member(struct dynamic_handler *d);
 
-/* The backend has found that another node has ended. */
+/* The backend has found that another node has ended, or that the others may think so of
+ * this one. */
 void dynamic_peer_gone(void *ctx, struct span node);
+void dynamic_cut_off(void *ctx, const char *why);
 
 #endif

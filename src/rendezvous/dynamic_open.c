@@ -36,7 +36,7 @@ void dynamic_present(struct dynamic_handler *d)
 
     if (d->backend->ops->presence)
         d->backend->ops->presence(d->backend, rdzv_node_text(&self, text, sizeof text),
-                                  dynamic_peer_gone, d);
+                                  dynamic_peer_gone, dynamic_cut_off, d);
 }
 
 static void publish_own_address(struct dynamic_handler *d)

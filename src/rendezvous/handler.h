@@ -72,6 +72,10 @@ struct rdzv_handler_ops {
      * Returns true if the report helps, and false while we join the next round, where
      * it leads to nothing by itself. May be NULL. */
     bool (*node_gone)(struct rdzv_handler *h, uint64_t round, int64_t rank);
+    /* Until when, by mono_ms, no other node can begin without us, with some time to
+     * spare, even if no sign of life of ours gets through from now on (core/fence.h).
+     * MONO_NEVER: that is not known, or no other node can come. May be NULL. */
+    uint64_t (*fence_due)(const struct rdzv_handler *h);
     /* How many nodes of that round are or may be torchrun's. May be NULL. */
     int64_t (*torch_nodes)(const struct rdzv_handler *h);
     /* The names of the spares, where nodes read them from the shared state and the job

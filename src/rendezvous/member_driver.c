@@ -17,6 +17,7 @@ struct member_driver {
     uint16_t port;
     const struct trace *trace;
     struct push_session *session; /* owned, or NULL */
+    struct push_session *silent;  /* owned: one that was hung up on; or NULL */
     uv_timer_t timer;             /* the core's deadline */
     uv_timer_t deferred;          /* takes up requests from the loop */
     struct request_queue requests;
@@ -34,11 +35,15 @@ static void member_feed(struct member_driver *d, struct member_event *ev);
 
 /* ---- callbacks ---- */
 
+/* The HELLO goes out before the host can see the end of the silent connection. */
 static void on_up(void *ctx)
 {
+    struct member_driver *d = ctx;
     struct member_event ev = { .kind = MEMBER_UP };
 
-    member_feed(ctx, &ev);
+    member_feed(d, &ev);
+    push_session_close(d->silent);
+    d->silent = NULL;
 }
 
 static bool on_msg(void *ctx, struct span bytes, struct muster_error *err)
@@ -137,6 +142,18 @@ static void send_msg(struct member_driver *d, const struct coord_msg *m)
     buf_fini(&bytes);
 }
 
+/* One that was not even welcomed is nothing to the host. */
+static void hang_up(struct member_driver *d)
+{
+    if (!d->session || d->silent) {
+        push_session_close(d->session);
+    } else {
+        d->silent = d->session;
+        push_session_mute(d->silent);
+    }
+    d->session = NULL;
+}
+
 static void member_perform(struct member_driver *d, const struct member_effect *e)
 {
     switch (e->kind) {
@@ -144,8 +161,7 @@ static void member_perform(struct member_driver *d, const struct member_effect *
         dial(d);
         return;
     case MEMBER_HANG_UP:
-        push_session_close(d->session);
-        d->session = NULL;
+        hang_up(d);
         return;
     case MEMBER_SEND:
         send_msg(d, &e->msg);
@@ -236,7 +252,8 @@ void member_driver_close(struct member_driver *d, void (*gone)(void *ctx), void 
     d->gone = gone;
     d->gone_ctx = ctx;
     push_session_close(d->session);
-    d->session = NULL;
+    push_session_close(d->silent);
+    d->session = d->silent = NULL;
     d->handles = 2;
     uv_close((uv_handle_t *)&d->timer, member_on_closed);
     uv_close((uv_handle_t *)&d->deferred, member_on_closed);

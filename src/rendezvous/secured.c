@@ -247,6 +247,13 @@ static bool store_stats(const struct rdzv_handler *h, struct store_server_stats 
     return inner->ops->store_stats && inner->ops->store_stats(inner, out);
 }
 
+static uint64_t fenced_at_ms(const struct rdzv_handler *h)
+{
+    const struct rdzv_handler *inner = of(h)->inner;
+
+    return inner->ops->fence_due ? inner->ops->fence_due(inner) : MONO_NEVER;
+}
+
 static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
 {
     struct rdzv_handler *inner = of(h)->inner;
@@ -339,6 +346,7 @@ static const struct rdzv_handler_ops secured_ops = {
     .store_at = store_at,
     .store_stats = store_stats,
     .node_gone = node_gone,
+    .fence_due = fenced_at_ms,
     .torch_nodes = torch_nodes,
     .spares = spares,
     .own_addr = own_addr,

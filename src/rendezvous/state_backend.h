@@ -30,6 +30,7 @@ typedef void (*rdzv_state_cb)(void *ctx, const struct rdzv_event *ev);
 typedef void (*rdzv_changed_cb)(void *ctx);
 typedef void (*rdzv_gone_cb)(void *ctx);
 typedef void (*rdzv_peer_cb)(void *ctx, struct span node);
+typedef void (*rdzv_cut_off_cb)(void *ctx, const char *why);
 
 struct rdzv_backend_ops {
     const char *name; /* "c10d"; what the handler's backend() returns */
@@ -55,10 +56,14 @@ struct rdzv_backend_ops {
                   rdzv_changed_cb cb, void *ctx);
 
     /* Shows our node, under the name `self`, to the others for as long as this process
-     * lives, and reports which of them end. A second call changes our name. The text is
-     * copied. May be NULL: then only heartbeats show it. */
+     * lives, and reports which of them end. cut_off: the others may soon be told that
+     * we have ended, or have been told (core/fence.h). A second call changes our name.
+     * The text is copied. May be NULL: then only heartbeats show it. */
     void (*presence)(struct rdzv_backend *b, const char *self, rdzv_peer_cb cb,
-                     void *ctx);
+                     rdzv_cut_off_cb cut_off, void *ctx);
+    /* When cut_off comes if nothing reaches the backend from now on, by mono_ms; or
+     * MONO_NEVER. NULL if presence is. */
+    uint64_t (*fence_due)(const struct rdzv_backend *b);
 
     /* Opens a store for the group's own keys, with a connection of its own, so that a
      * blocking read does not hold up a heartbeat. The caller closes it before the

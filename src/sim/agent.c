@@ -166,6 +166,7 @@ static void agent_on_news(struct sim_node *n, const struct rdzv_effect *e)
         n->wants_in = false;
         defer(n, 1000000, SIM_DO_END);
         return;
+    case RDZV_NEWS_CUT_OFF:
     case RDZV_NEWS_BACKEND:
         if (n->kind != SIM_TORCH)
             return;

@@ -239,6 +239,15 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
     return 0;
 }
 
+void push_session_mute(struct push_session *s)
+{
+    s->over = true;
+    connect_free(s->connector);
+    s->connector = NULL;
+    if (s->conn)
+        (void)uv_read_stop((uv_stream_t *)&s->conn->tcp);
+}
+
 void push_session_close(struct push_session *s)
 {
     if (!s)

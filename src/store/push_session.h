@@ -45,6 +45,10 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
  */
 bool push_session_send(struct push_session *s, struct span message);
 
+/* No callback comes any more, but the connection stays open until it is closed, so that
+ * the server does not notice yet. */
+void push_session_mute(struct push_session *s);
+
 void push_session_close(struct push_session *s); /* NULL is fine; s is gone */
 
 #endif

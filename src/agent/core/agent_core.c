@@ -95,7 +95,7 @@ static void join(struct agent_core *g, struct agent_core_fx_list *fx)
     g->phase = AGENT_JOINING;
     g->why = WHY_NONE;
     g->decision = OPEN;
-    g->changed = g->lost = g->deserted = g->unjudged = g->evicted = false;
+    g->changed = g->lost = g->deserted = g->unjudged = g->evicted = g->fenced = false;
     g->due_ms = MONO_NEVER;
     agent_core_put_kind(fx, AGENT_FX_JOIN);
 }
@@ -174,6 +174,18 @@ static void on_leftovers(struct agent_core *g, struct now now,
     agent_core_ask_leftovers(g, now, fx);
 }
 
+static void kill_now(struct agent_core *g, struct now now, bool late,
+                     struct agent_core_fx_list *fx);
+
+/* The others may be at work in a world without this node, and no worker of the old one
+ * may run beside it: ours, which were told to go, get no time to do so. */
+static void fence(struct agent_core *g, struct now now, struct agent_core_fx_list *fx)
+{
+    g->fenced = g->phase == AGENT_STARTING;
+    if (g->phase == AGENT_STOPPING)
+        kill_now(g, now, false, fx);
+}
+
 static void on_started(struct agent_core *g, const struct agent_core_event *ev,
                        struct agent_core_fx_list *fx)
 {
@@ -191,6 +203,8 @@ static void on_started(struct agent_core *g, const struct agent_core_event *ev,
         on_empty(g, fx);
     else if (g->alive == 0)
         on_leftovers(g, ev->now, fx);
+    if (g->fenced)
+        fence(g, ev->now, fx);
 }
 
 /* What comes of a failure. On every node of a job that has failed for good the result
@@ -461,11 +475,12 @@ static void take_event(struct agent_core *g, const struct agent_core_event *ev,
     case AGENT_EV_CUT_OFF: /* The others may have gone on in a world without us. */
         if (ev->code && g->why != WHY_SUCCESS) {
             on_cut_off(g, ev->now, fx);
-            break;
+        } else {
+            if (is_ending_well(g) || g->phase == AGENT_BARRIER)
+                g->why = WHY_FATAL;
+            agent_core_on_fatal(g, ev->now, fx);
         }
-        if (is_ending_well(g) || g->phase == AGENT_BARRIER)
-            g->why = WHY_FATAL;
-        agent_core_on_fatal(g, ev->now, fx);
+        fence(g, ev->now, fx);
         break;
     case AGENT_EV_FATAL:
         agent_core_on_fatal(g, ev->now, fx);
@@ -484,8 +499,11 @@ static void take_event(struct agent_core *g, const struct agent_core_event *ev,
         break;
     case AGENT_EV_CHANGED:
     case AGENT_EV_LOST:
+        agent_core_on_change(g, ev, fx);
+        break;
     case AGENT_EV_EVICTED:
         agent_core_on_change(g, ev, fx);
+        fence(g, ev->now, fx);
         break;
     case AGENT_EV_DESERTED:
         if (g->phase == AGENT_BARRIER) {
@@ -608,6 +626,12 @@ static void kill_all(struct agent_core *g, struct now now, bool late,
             agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_LOG_KILL,
                                                        .worker = i,
                                                        .sig = g->stop_sig });
+    kill_now(g, now, late, fx);
+}
+
+static void kill_now(struct agent_core *g, struct now now, bool late,
+                     struct agent_core_fx_list *fx)
+{
     g->phase = AGENT_KILLING;
     g->due_ms = now.mono_ms + AGENT_REAP_MS;
     agent_core_put(fx, (struct agent_core_fx){ .kind = AGENT_FX_KILL_ALL,

@@ -64,15 +64,15 @@ enum agent_core_event_kind {
     AGENT_EV_ASSIGNED, /* code 1: the coordinator counts restarts; worker: so far */
     AGENT_EV_STARTED,  /* every worker of this node */
     AGENT_EV_FATAL,    /* whatever the driver could not do; it keeps the reason */
-    AGENT_EV_CUT_OFF,  /* likewise: nobody can say whether this node still counts;
-                          code 1: that will show, so wait for the next round */
+    AGENT_EV_CUT_OFF,  /* likewise: nobody can say whether this node still counts, so
+                          its workers are killed; code 1: wait for the next round */
     AGENT_EV_EXIT,     /* worker: local rank; code */
     AGENT_EV_LEFTOVERS,
     AGENT_EV_EMPTY,
     AGENT_EV_DRAINED,
     AGENT_EV_CHANGED, /* somebody waits for the next round, or a member is lost */
     AGENT_EV_LOST,
-    AGENT_EV_EVICTED,  /* the others have gone on without this node */
+    AGENT_EV_EVICTED,  /* the others have gone on without this node: likewise */
     AGENT_EV_MOVED_ON, /* some of the others have left this round for the next */
     AGENT_EV_DESERTED, /* whoever has not come to the exit barrier will not */
     AGENT_EV_STUCK,
@@ -170,6 +170,7 @@ struct agent_core {
     uint64_t due_ms;      /* MONO_NEVER if nothing is awaited by time */
     uint64_t ask_ms;      /* STOPPING: when to tell them; MONO_NEVER: they know */
     uint64_t tell_ms;     /* STOPPING: when to say who has not gone */
+    bool fenced;          /* our workers may not run on, though they start only now */
 };
 
 int agent_core_init(struct agent_core *g, const struct agent_core_settings *set,

@@ -1,5 +1,6 @@
-/* lease.c - see lease.h. A keep-alive is due three times in a lease's life, and each
- * can be tried at several endpoints before the next is due. */
+/* lease.c - see lease.h. A keep-alive is due four times in a lease's life, and each
+ * can be tried at several endpoints before the next is due. So a cluster that is away
+ * for half of that life, to elect a leader for instance, costs no node its workers. */
 #include "etcd/core/lease.h"
 
 #include <assert.h>
@@ -9,11 +10,17 @@
 #define PAUSE_MS      500u   /* after a grant that failed */
 #define LATE_MS       200u   /* after a keep-alive that failed */
 
+static uint64_t interval_ms(const struct lease_grant *g)
+{
+    return g->ttl_ms / 4;
+}
+
 void lease_grant_init(struct lease_grant *g, uint64_t ttl_s, uint64_t seed)
 {
     assert(ttl_s > 0);
     *g = (struct lease_grant){ .ttl_ms = ttl_s * 1000 };
     rng_init(&g->rng, seed);
+    fence_init(&g->fence, g->ttl_ms, interval_ms(g));
 }
 
 int lease_grant_encode(struct lease_grant *g, struct etcd_msg *m)
@@ -25,6 +32,11 @@ int lease_grant_encode(struct lease_grant *g, struct etcd_msg *m)
     if (!g->asked)
         g->asked = (int64_t)(rng_u64(&g->rng) >> 1 | 1);
     return etcd3_encode_grant(m, g->asked, (int64_t)(g->ttl_ms / 1000));
+}
+
+void lease_grant_sent(struct lease_grant *g, uint64_t now_ms)
+{
+    fence_sent(&g->fence, now_ms);
 }
 
 uint64_t lease_grant_timeout_ms(const struct lease_grant *g)
@@ -51,7 +63,8 @@ static enum lease_grant_outcome on_grant(struct lease_grant *g, int status,
         g->id = g->asked;
         g->asked = 0;
         g->failed = 0;
-        *pause_ms = status == 0 ? g->ttl_ms / 3 : 0;
+        fence_answered(&g->fence); /* counts from the first try */
+        *pause_ms = status == 0 ? interval_ms(g) : 0;
         return ETCD_GRANT_NEW;
     }
     g->failed++;
@@ -66,15 +79,18 @@ enum lease_grant_outcome lease_grant_answer(struct lease_grant *g, int status,
     if (!g->id)
         return on_grant(g, status, pause_ms);
     if (status < 0) {
+        fence_unanswered(&g->fence);
         *pause_ms = LATE_MS;
         return ETCD_GRANT_LATE;
     }
     assert(answer && answer->v3);
     if (answer->v3->lease_ttl <= 0) {
         g->id = 0;
+        fence_init(&g->fence, g->ttl_ms, interval_ms(g));
         *pause_ms = 0;
         return ETCD_GRANT_RAN_OUT;
     }
-    *pause_ms = g->ttl_ms / 3;
+    fence_answered(&g->fence);
+    *pause_ms = interval_ms(g);
     return ETCD_GRANT_KEPT;
 }

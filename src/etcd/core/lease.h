@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "etcd/core/kv_operation.h"
+#include "rendezvous/core/fence.h"
 
 struct lease_grant {
     uint64_t ttl_ms;
@@ -15,14 +16,18 @@ struct lease_grant {
     int64_t id;      /* 0: none granted */
     int64_t asked;   /* the id of the grant under way; 0: one is still to be chosen */
     unsigned failed; /* how many grants in a row have failed */
+    /* When whoever holds the lease is cut off: a keep-alive's interval before the lease
+     * runs out, counted from the sending of the last request that etcd granted. */
+    struct fence fence;
 };
 
 void lease_grant_init(struct lease_grant *g, uint64_t ttl_s, uint64_t seed);
 
 /* Encodes the request to send now: a keep-alive if we have a lease, else a grant. */
 int lease_grant_encode(struct lease_grant *g, struct etcd_msg *m);
-uint64_t lease_grant_timeout_ms(const struct lease_grant *g); /* of that request */
-uint64_t lease_grant_attempt_ms(const struct lease_grant *g); /* of one try of it */
+void lease_grant_sent(struct lease_grant *g, uint64_t now_ms); /* that request */
+uint64_t lease_grant_timeout_ms(const struct lease_grant *g);  /* of that request */
+uint64_t lease_grant_attempt_ms(const struct lease_grant *g);  /* of one try of it */
 
 enum lease_grant_outcome {
     ETCD_GRANT_KEPT,    /* we still have the lease */

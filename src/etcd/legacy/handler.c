@@ -23,6 +23,7 @@
 #include "net/bind_address.h"
 #include "net/listen.h"
 #include "rendezvous/core/conf_table.h"
+#include "rendezvous/core/fence.h"
 #include "rendezvous/core/request_queue.h"
 #include "rendezvous/local_identity.h"
 #include "rendezvous/registry.h"
@@ -46,6 +47,7 @@ struct keep {
     struct legacy_keep state;
     uint64_t at_ms; /* the next refresh; MONO_NEVER: none */
     struct etcd_call *call;
+    struct fence fence; /* until when the others must see the key */
 };
 
 struct legacy_handler {
@@ -97,6 +99,18 @@ static void keep_stop(struct keep *k)
     etcd_call_cancel(k->call);
     k->call = NULL;
     k->at_ms = MONO_NEVER;
+    k->fence.due_ms = MONO_NEVER;
+}
+
+/* Without its key the others take a node's version away and begin another one. */
+static void keep_cut_off(struct keep *k, const char *why)
+{
+    k->fence.due_ms = MONO_NEVER;
+    if (k->owner->many && k == &k->owner->rank)
+        shell_feed(&k->owner->shell, (struct life_event){ .kind = LIFE_NEWS,
+                                                          .news = RDZV_NEWS_CUT_OFF,
+                                                          .code = MUSTER_ECONN,
+                                                          .text = why });
 }
 
 static void on_kept(void *ctx, int status, const struct etcd_answer *a,
@@ -110,8 +124,14 @@ static void on_kept(void *ctx, int status, const struct etcd_answer *a,
     pause = legacy_keep_answer(&k->state, status);
     if (status < 0 && k->state.on)
         trace(k->owner->trace, TRACE_WARN, "keeping a key alive: %s", err->text);
+    if (status < 0)
+        fence_unanswered(&k->fence);
+    else
+        fence_answered(&k->fence);
     if (pause != MONO_NEVER)
         keep_at(k, pause);
+    else
+        keep_cut_off(k, "our keep-alive key in etcd has run out");
 }
 
 static void keep_refresh(struct keep *k)
@@ -122,6 +142,7 @@ static void keep_refresh(struct keep *k)
     struct etcd_msg m;
 
     k->at_ms = MONO_NEVER;
+    fence_sent(&k->fence, clock_mono_ms());
     etcd_msg_init(&m);
     if (legacy_keep_encode(&k->state, &m) < 0) {
         etcd_msg_fini(&m);
@@ -135,6 +156,7 @@ static void keep_refresh(struct keep *k)
 static void keep_start(struct keep *k, const struct legacy_effect *e)
 {
     keep_stop(k);
+    fence_init(&k->fence, e->ttl_s * 1000, e->ttl_s * 1000 / 5);
     if (legacy_keep_start(&k->state, e) == 0)
         keep_at(k, 0);
 }
@@ -563,8 +585,9 @@ static uint64_t legacy_due(const struct rdzv_shell *s)
 {
     const struct legacy_handler *o = legacy_of(s);
 
-    return MIN_OF(MIN_OF(legacy_deadline(o->core), o->hiccup_at_ms),
-                  MIN_OF(o->run.at_ms, o->rank.at_ms));
+    return MIN_OF(
+        MIN_OF(legacy_deadline(o->core), o->hiccup_at_ms),
+        MIN_OF(MIN_OF(o->run.at_ms, o->rank.at_ms), fence_due(&o->rank.fence)));
 }
 
 static void legacy_timer(struct rdzv_shell *s)
@@ -577,6 +600,9 @@ static void legacy_timer(struct rdzv_shell *s)
         keep_refresh(&o->run);
     if (now >= o->rank.at_ms)
         keep_refresh(&o->rank);
+    if (fence_passed(&o->rank.fence, now))
+        keep_cut_off(&o->rank,
+                     "our keep-alive key in etcd could not be renewed in time");
     if (now >= o->hiccup_at_ms) {
         struct legacy_event late = { .kind = LEGACY_EV_REPLY,
                                      .code = MUSTER_ETIMEDOUT };
@@ -727,6 +753,13 @@ static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *
     return *alone || o->job_port != 0;
 }
 
+static uint64_t fenced_at_ms(const struct rdzv_handler *h)
+{
+    const struct legacy_handler *o = of_handler(h);
+
+    return o->many ? fence_due(&o->rank.fence) : MONO_NEVER;
+}
+
 /* The protocol does not tell torchrun's nodes from ours, so any other may be one. */
 static int64_t torch_nodes(const struct rdzv_handler *h)
 {
@@ -754,6 +787,7 @@ static const struct rdzv_handler_ops legacy_ops = {
     .is_closed = is_closed,
     .progress = progress,
     .store_at = store_at,
+    .fence_due = fenced_at_ms,
     .torch_nodes = torch_nodes,
     .own_addr = own_addr,
     .wipe_worker_store = wipe_worker_store,
@@ -765,6 +799,7 @@ static void init_keep(struct keep *k, struct legacy_handler *o)
 {
     k->owner = o;
     k->at_ms = MONO_NEVER;
+    fence_init(&k->fence, UINT64_MAX, 1); /* until keep_start() */
     legacy_keep_init(&k->state);
 }
 

@@ -1214,7 +1214,9 @@ static void declare_lost(struct hub *h, struct hub_fx *fx, struct hub_node *n,
                               .round = n->round,
                               .count = n->count,
                               .code = n->seat,
-                              .total = n->seat_round_plus1 };
+                              /* Silence is for the rendezvous to judge: the node may
+                               * be cut off, and its workers alive. */
+                              .total = broke ? n->seat_round_plus1 : 0 };
 
     assert(n->number != 0);
     save_node(h, n);

@@ -44,6 +44,8 @@ int rdzv_new(const struct rdzv_config *cfg, struct rdzv **out, struct muster_err
     r->call_us = WALL_NEVER;
     r->read_due_ms = MONO_NEVER;
     rng_init(&r->rng, cfg->seed);
+    fence_init_beats(&r->fence, rdzv_interval_ms(&r->settings),
+                     rdzv_dead_after_ms(&r->settings));
     *out = r;
     return 0;
 }
@@ -144,6 +146,18 @@ static int write_again(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 
 static void join_timed_out(struct rdzv *r, struct now now, struct rdzv_fx *fx);
 
+/* The others may be about to begin without us. */
+static void judge_self(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+{
+    const bool was_absent = r->fence.asked;
+
+    if (now.mono_ms < rdzv_fence_due(r) || !fence_passed(&r->fence, now.mono_ms))
+        return;
+    rdzv_notify_cut_off(r, was_absent, fx);
+    if (was_absent)
+        r->mode = MODE_IDLE;
+}
+
 static int cas_node_on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     static const char late[] = "the store did not answer in time";
@@ -157,6 +171,8 @@ static int cas_node_on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     if (r->mode == MODE_JOINING && now.mono_ms > r->join_by_ms + RDZV_ROLLBACK_MS &&
         !is_spare(r))
         join_timed_out(r, now, fx);
+    if (r->mode == MODE_MEMBER)
+        judge_self(r, now, fx);
     if (!rdzv_has_work(r)) {
         r->read_due_ms = MONO_NEVER;
     } else if (now.mono_ms >= r->read_due_ms && r->busy == BUSY_NOT) {
@@ -272,7 +288,15 @@ uint64_t rdzv_deadline(const struct rdzv *r)
         due = MIN_OF(due, r->release_seat.by_ms + 1);
     if (r->mode == MODE_JOINING && !is_spare(r))
         due = MIN_OF(due, r->join_by_ms + RDZV_ROLLBACK_MS + 1);
+    if (r->mode == MODE_MEMBER)
+        due = MIN_OF(due, rdzv_fence_due(r));
     return due;
+}
+
+/* A run of one node has nobody who could go on without it. */
+uint64_t rdzv_fence_due(const struct rdzv *r)
+{
+    return r->settings.max_nodes > 1 ? fence_due(&r->fence) : MONO_NEVER;
 }
 
 void rdzv_can_watch(struct rdzv *r, bool yes)

@@ -25,6 +25,7 @@
 #include "base/trace.h"
 #include "muster/error.h"
 #include "rendezvous/core/decisions.h"
+#include "rendezvous/core/fence.h"
 #include "rendezvous/core/news.h"
 #include "rendezvous/core/progress.h"
 #include "rendezvous/core/settings.h"
@@ -141,6 +142,11 @@ void rdzv_can_watch(struct rdzv *r, bool yes);
 /* As of the last state that we read. */
 int64_t rdzv_waiting(const struct rdzv *r); /* num_nodes_waiting() */
 bool rdzv_closed(const struct rdzv *r);
+
+/* Until when, by mono_ms, our last heartbeat keeps the others from dropping us, with
+ * some time to spare (fence.h). After that, a member of a round gets the news CUT_OFF;
+ * MONO_NEVER if it has had it, or there is no heartbeat yet. */
+uint64_t rdzv_fence_due(const struct rdzv *r);
 
 /* The round that was last JOINED, even while a join of the next one is under way; 0 if
  * there was none yet. */

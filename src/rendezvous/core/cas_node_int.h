@@ -97,6 +97,7 @@ struct rdzv {
     bool write_taken;   /* the store is known to have the write that carried beat_us */
     bool write_unsure;  /* the store may have that write: its answer was lost */
     uint64_t beat_due_ms; /* when to send the next one */
+    struct fence fence;
 
     uint64_t read_due_ms; /* when to read the state again */
     bool can_watch;
@@ -112,7 +113,7 @@ struct rdzv {
     size_t waiting_notified, lost_notified;
     bool moved_notified, deserted_notified, closed_notified, backend_notified;
     struct muster_error why; /* text of the effects of the last step */
-    char news_text[256];
+    char news_text[512];
 };
 
 void rdzv_plan_fini(struct rdzv_plan *p);
@@ -143,6 +144,8 @@ void rdzv_observe(struct rdzv *r, struct rdzv_state *s, struct now now);
 /* cas_node_news.c: tells the agent what changed in its round. Returns false if this
  * node is no longer in that round. */
 bool rdzv_notify(struct rdzv *r, struct now now, struct rdzv_fx *fx);
+/* was_absent: because this process did not run for too long. */
+void rdzv_notify_cut_off(struct rdzv *r, bool was_absent, struct rdzv_fx *fx);
 
 /* cas_node.c */
 void rdzv_done(struct rdzv *r, struct rdzv_request *request, enum rdzv_event_kind kind,

@@ -81,6 +81,25 @@ static void notify_lost(struct rdzv *r, uint64_t now_ms, struct rdzv_fx *fx)
     }
 }
 
+void rdzv_notify_cut_off(struct rdzv *r, bool was_absent, struct rdzv_fx *fx)
+{
+    const bool why = r->why.code && r->failures;
+
+    if (was_absent) {
+        (void)snprintf(r->news_text, sizeof r->news_text,
+                       "this node was away for longer than a node may be silent "
+                       "(keep_alive_interval * keep_alive_max_attempt)");
+        news(r, fx, RDZV_NEWS_EVICTED, 0);
+        return;
+    }
+    (void)snprintf(
+        r->news_text, sizeof r->news_text,
+        "no heartbeat of '%s' has reached the rendezvous '%s' in time%s%.200s",
+        r->self_text, r->run_id, why ? ": " : "", why ? r->why.text : "");
+    news(r, fx, RDZV_NEWS_CUT_OFF, 0);
+    fx->at[fx->count - 1].code = MUSTER_ECONN;
+}
+
 bool rdzv_notify(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     const struct participant *me = rdzv_state_find(&r->seen, &r->self);

@@ -72,6 +72,9 @@ static void write_now(struct rdzv *r, struct rdzv_plan *p, struct now now,
 
     assert(p->writes && buf_len(&p->text) > 0 && r->busy == BUSY_NOT);
     r->sent_ms = now.mono_ms;
+    fence_unanswered(&r->fence); /* A state that we read shows what came of the last. */
+    if (p->seated)
+        fence_sent(&r->fence, now.mono_ms);
     r->write_first = false;
 
     rdzv_plan_fini(&r->sent);
@@ -208,6 +211,7 @@ static void on_write_taken(struct rdzv *r, struct now now)
     r->write_unsure = false;
     if (did->seated) {
         r->entry_is_ours = true;
+        fence_answered(&r->fence);
         r->beat_due_ms = next_beat(r, now.mono_ms);
     } else {
         /* Whoever comes under our name from now on is another process. */

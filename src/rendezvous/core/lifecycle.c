@@ -278,9 +278,9 @@ static void lifecycle_on_news(struct lifecycle *l, const struct life_event *ev,
     const bool finding = l->next.state == LIFE_FINDING;
 
     if (finding && (ev->news == RDZV_NEWS_LOST || ev->news == RDZV_NEWS_EVICTED ||
-                    ev->news == RDZV_NEWS_MOVED_ON)) {
-        /* The round fell apart before we learnt the workers' address, and its rank 0
-         * may never publish it. The agent wants a round, so join the next one. */
+                    ev->news == RDZV_NEWS_MOVED_ON || ev->news == RDZV_NEWS_CUT_OFF)) {
+        /* The round fell apart, or goes on without us, before we learnt the workers'
+         * address. The agent wants a round, so join the next one. */
         trace(l->trace, TRACE_INFO, "run '%s': %s; joining again", l->run_id,
               ev->text && *ev->text ? ev->text : "a member is gone");
         join(l, fx);

@@ -39,6 +39,7 @@ struct member {
     uint64_t heard_ms; /* when the host last said something on this connection */
     uint64_t away_ms;  /* since when the host is unreachable; MONO_NEVER: it is not */
     bool away_notified;
+    struct fence fence;
     int64_t joins;
     struct request_state join, leave, close;
     int64_t leaves_unanswered; /* LEAVEs sent on this connection that are unanswered */
@@ -167,6 +168,8 @@ static void member_up(struct member *me, struct member_fx *fx, struct now now)
     me->link = LINK_UP;
     me->heard_ms = now.mono_ms;
     me->beat_ms = now.mono_ms + rdzv_interval_ms(&me->cfg.settings);
+    fence_unanswered(&me->fence);
+    fence_sent(&me->fence, now.mono_ms);
     hello(me, fx);
 }
 
@@ -292,6 +295,7 @@ static void member_hear(struct member *me, const struct member_event *ev,
     switch (m->kind) {
     case COORD_WELCOME:
         me->link = LINK_WELCOMED;
+        fence_answered(&me->fence);
         if (me->away_ms != MONO_NEVER)
             trace(me->cfg.trace, TRACE_INFO,
                   "the host of the rendezvous '%s' is back after %" PRIu64 " ms",
@@ -342,11 +346,13 @@ static void member_hear(struct member *me, const struct member_event *ev,
             member_news(me, fx, RDZV_NEWS_EVICTED, 0, m->text);
         me->member = false;
         return;
+    case COORD_ALIVE:
+        fence_answered(&me->fence);
+        return;
     case COORD_HELLO:
     case COORD_JOIN:
     case COORD_LEAVE:
     case COORD_CLOSE:
-    case COORD_ALIVE:
     case COORD_KIND_COUNT:
         return; /* A host does not send these, and nothing depends on them. */
     }
@@ -428,27 +434,65 @@ static void hang_up_if_silent(struct member *me, struct member_fx *fx, struct no
     member_down(me, &down, me->heard_ms);
 }
 
+/* A timer that comes an interval late means that this process did not run: it was
+ * stopped, or suspended. The host could not be heard meanwhile, so that time does not
+ * count. */
+static void forgive_absence(struct member *me, struct now now)
+{
+    const uint64_t due_ms = member_deadline(me);
+    const uint64_t late_ms = now.mono_ms > due_ms ? now.mono_ms - due_ms : 0;
+
+    if (late_ms < rdzv_interval_ms(&me->cfg.settings))
+        return;
+    me->heard_ms += late_ms;
+    if (me->away_ms != MONO_NEVER)
+        me->away_ms += late_ms;
+    if (me->join.by_ms != MONO_NEVER)
+        me->join.by_ms += late_ms;
+    trace(me->cfg.trace, TRACE_WARN,
+          "this process has been away for %.1f s (stopped, suspended or starved); "
+          "asking the host of the rendezvous '%s' whether this node still counts",
+          (double)late_ms / 1e3, me->run_id);
+}
+
+/* The host may be about to let the others begin without us. */
+static void judge(struct member *me, struct member_fx *fx, struct now now)
+{
+    const bool was_absent = me->fence.asked;
+    const bool away = me->away_ms != MONO_NEVER && !me->away_notified &&
+                      now.mono_ms - me->away_ms >= away_limit_ms(me);
+    const bool fenced = me->member && fence_passed(&me->fence, now.mono_ms);
+
+    if (fenced && was_absent) {
+        member_news(me, fx, RDZV_NEWS_EVICTED, 0,
+                    span_str("this node was away for longer than a node may be silent "
+                             "(keep_alive_interval * keep_alive_max_attempt)"));
+        me->member = false;
+        return;
+    }
+    if (!away && !fenced)
+        return;
+    me->away_notified = true;
+    if (me->member)
+        member_news(me, fx, RDZV_NEWS_BACKEND, MUSTER_ECONN,
+                    span_str("the host of the rendezvous has been unreachable for as "
+                             "long as a node may be silent (keep_alive_interval * "
+                             "keep_alive_max_attempt)"));
+}
+
 static void member_timer(struct member *me, struct member_fx *fx, struct now now)
 {
+    forgive_absence(me, now);
     time_out(me, fx, now);
     hang_up_if_silent(me, fx, now);
     if (me->link == LINK_PAUSED && now.mono_ms >= me->redial_ms)
         member_dial(me, fx);
     if (is_welcomed(me) && now.mono_ms >= me->beat_ms) {
         me->beat_ms = now.mono_ms + rdzv_interval_ms(&me->cfg.settings);
+        fence_sent(&me->fence, now.mono_ms);
         member_send(fx, (struct coord_msg){ .kind = COORD_ALIVE });
     }
-    if (me->away_ms != MONO_NEVER && !me->away_notified &&
-        now.mono_ms - me->away_ms >= away_limit_ms(me)) {
-        me->away_notified = true;
-        if (me->member)
-            member_news(
-                me, fx, RDZV_NEWS_BACKEND, MUSTER_ECONN,
-                span_str(
-                    "the host of the rendezvous has been unreachable for as long as "
-                    "a node may be silent (keep_alive_interval * "
-                    "keep_alive_max_attempt)"));
-    }
+    judge(me, fx, now);
 }
 
 uint64_t member_deadline(const struct member *me)
@@ -470,7 +514,12 @@ uint64_t member_deadline(const struct member *me)
         by = MIN_OF(by, me->beat_ms);
     if (me->away_ms != MONO_NEVER && !me->away_notified)
         by = MIN_OF(by, me->away_ms + away_limit_ms(me));
-    return by;
+    return MIN_OF(by, member_fence_due(me));
+}
+
+uint64_t member_fence_due(const struct member *me)
+{
+    return me->member ? fence_due(&me->fence) : MONO_NEVER;
 }
 
 /* ---- what the agent wants ---- */
@@ -588,6 +637,9 @@ int member_new(const struct member_config *cfg, struct member **out,
     me->beat_ms = me->away_ms = MONO_NEVER;
     me->round = -1;
     me->pause_ms = MEMBER_FIRST_PAUSE_MS;
+    fence_init_beats(&me->fence, rdzv_interval_ms(&cfg->settings),
+                     rdzv_dead_after_ms(&cfg->settings));
+    me->fence.off |= !cfg->echoes || cfg->settings.max_nodes == 1;
     *out = me;
     return 0;
 }

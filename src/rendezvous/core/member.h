@@ -13,13 +13,16 @@
  *     number;
  *   - a connection on which the host does not answer is given up before the host gives
  *     this node up, and made again;
- *   - if the host is unreachable for as long as a node may be silent, that is news
- *     (BACKEND), once. */
+ *   - while we are in a round, BACKEND comes before the host can have let the others
+ *     begin without us (fence.h), once for each time that it is away;
+ *   - time in which this process did not run counts for nothing: it asks the host
+ * first, and if that does not answer, it was dropped (EVICTED). */
 #ifndef RENDEZVOUS_CORE_MEMBER_H
 #define RENDEZVOUS_CORE_MEMBER_H
 
 #include "rendezvous/core/cas_node.h"
 #include "rendezvous/core/coordinator_wire.h"
+#include "rendezvous/core/fence.h"
 
 struct member;
 
@@ -61,9 +64,11 @@ struct member_event {
 };
 
 enum member_effect_kind {
-    MEMBER_DIAL,    /* connect, once; answer with UP or DOWN */
-    MEMBER_HANG_UP, /* close the connection; no DOWN follows */
-    MEMBER_SEND,    /* msg */
+    MEMBER_DIAL, /* connect, once; answer with UP or DOWN */
+    /* Nothing of this connection counts any more, and no DOWN follows. It stays open
+     * until the next one is up: the host would take its end for ours. */
+    MEMBER_HANG_UP,
+    MEMBER_SEND,   /* msg */
     MEMBER_NOTIFY, /* tell the agent: JOINED, REFUSED, DONE or NEWS, as in cas_node.h */
 };
 
@@ -85,6 +90,11 @@ void member_step(struct member *me, const struct member_event *ev,
                  struct member_fx *fx);
 
 uint64_t member_deadline(const struct member *me); /* MONO_NEVER: none */
+
+/* Until when, by mono_ms, our last sign of life keeps the host from dropping us, with
+ * some time to spare (fence.h). After that, the news comes. MONO_NEVER: it has come, or
+ * we are in no round. */
+uint64_t member_fence_due(const struct member *me);
 
 /* As we were last told. */
 int64_t member_waiting(const struct member *me);

@@ -8,6 +8,7 @@
     X(LOST, "a member of the running round is gone")                                   \
     X(MOVED_ON, "a member of the running round waits for the next one")                \
     X(EVICTED, "the others have dropped us")                                           \
+    X(CUT_OFF, "the others may drop us soon, or have done so: see fence.h")            \
     X(CLOSED, "the run id was closed")                                                 \
     X(DESERTED, "the run id was closed, and a member has left since")                  \
     X(BACKEND, "the store is unreachable or unreadable; err says why")

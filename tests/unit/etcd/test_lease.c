@@ -56,14 +56,14 @@ static void life(void **state)
           false },
         { "no right to", true, 4000, "=v3-auth-denied", 0, ETCD_GRANT_NONE, 500,
           false },
-        { "granted", true, 8000, "=v3-lease-grant", 0, ETCD_GRANT_NEW, 3000, true },
-        { "kept", false, 4500, "=v3-lease-keepalive", 0, ETCD_GRANT_KEPT, 3000, true },
+        { "granted", true, 8000, "=v3-lease-grant", 0, ETCD_GRANT_NEW, 2250, true },
+        { "kept", false, 4500, "=v3-lease-keepalive", 0, ETCD_GRANT_KEPT, 2250, true },
         { "a beat that nobody takes: again, soon", false, 4500, NULL, MUSTER_ECONN,
           ETCD_GRANT_LATE, 200, true },
         { "nor the next", false, 4500, NULL, MUSTER_ETIMEDOUT, ETCD_GRANT_LATE, 200,
           true },
         { "still there", false, 4500, "=3.4/v3-lease-keepalive", 0, ETCD_GRANT_KEPT,
-          3000, true },
+          2250, true },
         { "run out, or revoked: another at once", false, 4500, "=v3-lease-gone", 0,
           ETCD_GRANT_RAN_OUT, 0, false },
         { "the database is full", true, 2000,
@@ -77,7 +77,7 @@ static void life(void **state)
           500, false },
         { "granted by a try whose answer got lost: a beat is due", true, 9000,
           "=v3-lease-exists", 0, ETCD_GRANT_NEW, 0, true },
-        { "kept", false, 4500, "=v3-lease-keepalive", 0, ETCD_GRANT_KEPT, 3000, true },
+        { "kept", false, 4500, "=v3-lease-keepalive", 0, ETCD_GRANT_KEPT, 2250, true },
         { "a time to live below zero", false, 4500,
           "200 0 {\"result\":{\"header\":{},\"ID\":\"7\",\"TTL\":\"-1\"}}", 0,
           ETCD_GRANT_RAN_OUT, 0, false },
@@ -198,9 +198,51 @@ static void out_of_memory(void **state)
     }
 }
 
+/* When whoever holds a lease of 8 s is cut off: a quarter of it before the end, counted
+ * from the sending of what was granted last. */
+static void fence_of_a_lease(void **state)
+{
+    static const struct {
+        const char *says;
+        uint64_t sent_ms;
+        int status;
+        long long ttl;   /* in the answer */
+        uint64_t due_ms; /* 0: never */
+    } rows[] = {
+        { "a grant that nobody answers", 1000, MUSTER_ETIMEDOUT, 0, 0 },
+        { "granted after all, to the first: that is when it began", 4000, MUSTER_EEXIST,
+          0, 7000 },
+        { "kept", 5000, 0, 8, 11000 },
+        { "nobody takes it", 7000, MUSTER_ECONN, 0, 11000 },
+        { "kept: the one that was lost does not count", 9500, 0, 8, 15500 },
+        { "it has run out", 11500, 0, 0, 0 },
+        { "another", 12000, 0, 8, 18000 },
+    };
+    struct lease_grant g;
+
+    (void)state;
+    lease_grant_init(&g, 8, 1);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct etcd3_reply r = { .lease_ttl = rows[i].ttl };
+        const struct etcd_answer answer = { .v3 = &r };
+        struct etcd_msg m;
+        uint64_t pause;
+
+        etcd_msg_init(&m);
+        assert_int_equal(lease_grant_encode(&g, &m), 0);
+        etcd_msg_fini(&m);
+        lease_grant_sent(&g, rows[i].sent_ms);
+        (void)lease_grant_answer(&g, rows[i].status, rows[i].status ? NULL : &answer,
+                                 &pause);
+        number_is(rows[i].says, "cut off at", (long long)fence_due(&g.fence),
+                  (long long)(rows[i].due_ms ? rows[i].due_ms : MONO_NEVER));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fence_of_a_lease),
         cmocka_unit_test(life),
         cmocka_unit_test(times),
         cmocka_unit_test(seeds),

@@ -24,6 +24,7 @@ struct world {
     unsigned
         deaf; /* for this many writes, the store takes them and the answer is lost */
     unsigned stopped; /* nodes that do nothing, by bit */
+    unsigned cut;     /* nodes that do not reach the store, by bit */
     /* The last outcome of each kind, by node. */
     struct rdzv_effect joined[NODES], refused[NODES], done[NODES], news[NODES];
     char why[NODES][256];
@@ -66,6 +67,12 @@ static void do_read(struct world *w, size_t i)
         feed(w, i, (struct rdzv_event){ .kind = RDZV_EV_FAILED, .code = MUSTER_ECONN });
         return;
     }
+    if (w->cut & 1u << i) {
+        feed(w, i,
+             (struct rdzv_event){
+                 .kind = RDZV_EV_FAILED, .code = MUSTER_ECONN, .again = true });
+        return;
+    }
     rdzv_c10d_answer(&ev, false, span_of("", 0), span_of("", 0), buf_span(&w->value));
     feed(w, i, ev);
 }
@@ -102,7 +109,7 @@ static void do_write(struct world *w, size_t i, const struct rdzv_effect *e)
     feed(w, i, ev);
     buf_fini(&held);
     for (size_t k = 0; same && k < NODES && w->rc == 0; k++) {
-        if (k != i && w->node[k] && w->watch && !(w->stopped & 1u << k))
+        if (k != i && w->node[k] && w->watch && !((w->stopped | w->cut) & 1u << k))
             feed(w, k, (struct rdzv_event){ .kind = RDZV_EV_CHANGED });
     }
 }
@@ -355,6 +362,60 @@ static void beats_keep_the_round(void **state)
     world_fini(&w);
 }
 
+/* Node 2 loses the store, and the others do not. It is cut off before any of them
+ * drops it, whenever in its interval that happens, with time to kill its workers. */
+static void a_node_is_cut_off_before_the_others_drop_it(void **state)
+{
+    (void)state;
+    for (uint64_t into_ms = 0; into_ms < 5000; into_ms += 313) {
+        uint64_t cut_off_ms = 0, lost_ms = 0, since_ms;
+        struct world w;
+
+        three_join(&w);
+        pass(&w, 20000 + into_ms, 0);
+        assert_int_equal(w.told[0] + w.told[1] + w.told[2], 0);
+        w.cut = 1u << 2;
+        since_ms = w.now.mono_ms;
+        while (!lost_ms) {
+            pass(&w, 10, 0);
+            assert_true(w.now.mono_ms < since_ms + 20000);
+            if (!cut_off_ms && w.told[2] && w.news[2].news == RDZV_NEWS_CUT_OFF)
+                cut_off_ms = w.now.mono_ms;
+            if (w.told[0] || w.told[1])
+                lost_ms = w.now.mono_ms;
+        }
+        assert_true(cut_off_ms && cut_off_ms + 1990 <= lost_ms);
+        assert_true(cut_off_ms > since_ms + 5000); /* A missed beat is no reason. */
+        w.cut = 0;
+        request(&w, 2, RDZV_EV_JOIN);
+        request(&w, 0, RDZV_EV_JOIN);
+        request(&w, 1, RDZV_EV_JOIN);
+        pass(&w, 40000, 0);
+        assert_int_equal(w.joined[2].world, 3);
+        world_fini(&w);
+    }
+}
+
+/* SIGSTOP for half a minute: the others have dropped it by then, and the store tells it
+ * so. The store was there all the time, so nobody says that it was not. */
+static void a_node_that_was_stopped_learns_that_it_was_dropped(void **state)
+{
+    struct world w;
+
+    (void)state;
+    three_join(&w);
+    pass(&w, 7000, 0);
+    pass(&w, 30000, 1u << 2);
+    assert_int_equal(w.news[0].news, RDZV_NEWS_LOST);
+    request(&w, 0, RDZV_EV_JOIN);
+    request(&w, 1, RDZV_EV_JOIN);
+    pass(&w, 1000, 1u << 2);
+    pass(&w, 1000, 0);
+    assert_int_equal(w.told[2], 1);
+    assert_int_equal(w.news[2].news, RDZV_NEWS_EVICTED);
+    world_fini(&w);
+}
+
 /* A node had not beaten for 11 of the 15 s when the store became unreachable for 20 s.
  * If it is alive, it may take a while until it finds the store again; if it is dead,
  * that is noticed soon after. */
@@ -370,14 +431,14 @@ static void a_node_silent_before_an_outage_gets_time(void **state)
         pass(&w, 11000, 1u << 1);
         w.down = true;
         pass(&w, 20000, 1u << 1);
-        assert_true(w.told[0] == 1 && w.news[0].news == RDZV_NEWS_BACKEND);
+        assert_true(w.told[0] == 2 && w.news[0].news == RDZV_NEWS_CUT_OFF);
         w.down = false;
         pass(&w, 7000, 1u << 1);
-        assert_int_equal(w.told[0], 1);
+        assert_int_equal(w.told[0], 2);
         pass(&w, 2000, dead << 1);
-        assert_int_equal(w.told[0], 1 + dead);
+        assert_int_equal(w.told[0], 2 + dead);
         pass(&w, 60000, dead << 1);
-        assert_int_equal(w.told[0], 1 + dead);
+        assert_int_equal(w.told[0], 2 + dead);
         if (dead)
             assert_int_equal(w.news[0].news, RDZV_NEWS_LOST);
         world_fini(&w);
@@ -910,6 +971,8 @@ int main(void)
         cmocka_unit_test(the_backend_reports_a_gone_node),
         cmocka_unit_test(an_old_beat_does_not_bring_a_node_back),
         cmocka_unit_test(a_node_that_stays_behind_is_known_by_rank),
+        cmocka_unit_test(a_node_is_cut_off_before_the_others_drop_it),
+        cmocka_unit_test(a_node_that_was_stopped_learns_that_it_was_dropped),
         cmocka_unit_test(a_node_silent_before_an_outage_gets_time),
         cmocka_unit_test(a_lost_member_makes_room),
         cmocka_unit_test(a_spare_waits_and_is_dismissed),
