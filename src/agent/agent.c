@@ -515,6 +515,7 @@ static void close_all(struct agent *a)
     record_sink_close(&a->events);
     record_sink_close(&a->metrics);
     uv_close((uv_handle_t *)&a->timer, NULL);
+    uv_close((uv_handle_t *)&a->before_sleep, NULL);
     uv_close((uv_handle_t *)&a->wait.timer, NULL);
     uv_close((uv_handle_t *)&a->stuck_timer, NULL);
     if (a->handler)
@@ -533,6 +534,33 @@ static void close_all(struct agent *a)
     agent_core_fx_fini(&a->fx);
     agent_core_fx_fini(&a->spare_fx);
     mem_free(a->queue);
+}
+
+/* If this process is stopped, its signs of life stop, too, and the other nodes begin
+ * without it; then the guard must end the workers. So whenever a sign of life has been
+ * answered, the guard is told until when they may run. Nobody is woken up for that: it
+ * happens when the loop is about to sleep again after whatever brought the answer. */
+static void agent_on_sleep(uv_prepare_t *prepare)
+{
+    struct agent *a = prepare->data;
+    const uint64_t due =
+        a->handler ? a->handler->ops->fence_due(a->handler) : MONO_NEVER;
+    const uint64_t now = clock_mono_ms();
+
+    if (due == a->fence_told_ms)
+        return;
+    a->fence_told_ms = due;
+    guard_fence(a->guard, due == MONO_NEVER ? UINT64_MAX : due > now ? due - now : 0);
+}
+
+static void fence_open(struct agent *a)
+{
+    (void)uv_prepare_init(&a->loop, &a->before_sleep);
+    uv_unref((uv_handle_t *)&a->before_sleep);
+    a->before_sleep.data = a;
+    a->fence_told_ms = MONO_NEVER;
+    if (a->config->rdzv.max_nodes > 1 && a->handler && a->handler->ops->fence_due)
+        (void)uv_prepare_start(&a->before_sleep, agent_on_sleep);
 }
 
 /* --- run -------------------------------------------------------------------------- */
@@ -619,6 +647,7 @@ __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *o
     a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
     rdzv_hostname(a.host, sizeof a.host);
     rc = open_all(&a, err);
+    fence_open(&a);
     if (rc == 0)
         rc = script_check(a.config, err);
     if (rc == 0) {

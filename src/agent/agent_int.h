@@ -72,9 +72,11 @@ struct agent {
     struct stacks_service *stacks; /* NULL: nobody can ask for them */
     struct hang *hang;             /* NULL: --hang was not given */
     struct guard *guard;
-    struct etcd_serve *serve; /* --rdzv-serve; NULL: not asked for */
-    bool serve_starts;        /* the join waits for it */
-    struct auth *serve_auth;  /* the secret that it has certificates from, or NULL */
+    uv_prepare_t before_sleep; /* tells the guard until when our workers may run */
+    uint64_t fence_told_ms;    /* which time it was told; MONO_NEVER: none */
+    struct etcd_serve *serve;  /* --rdzv-serve; NULL: not asked for */
+    bool serve_starts;         /* the join waits for it */
+    struct auth *serve_auth;   /* the secret that it has certificates from, or NULL */
     struct rdzv_params serve_params; /* with what is to be known of it */
     struct warm *warm;               /* owned; NULL: not asked for */
     int64_t starts;  /* of workers so far: attempts, and rounds that changed */

@@ -289,6 +289,19 @@ static void workers_on_lost(void *ctx, int errnum)
     agent_pump(a);
 }
 
+static void on_fenced(void *ctx)
+{
+    struct agent *a = ctx;
+
+    note(
+        a->opts.log, NOTE_WARN, AT_AGENT,
+        "this process was stopped for longer than a node may be silent, and the others "
+        "may have gone on without it: the guard has ended its workers, and it joins "
+        "again");
+    agent_post(a, AGENT_EV_CUT_OFF, 0, 1);
+    agent_pump(a);
+}
+
 const struct guard_events agent_guard_events = {
     .on_started = on_started,
     .on_refused = workers_on_refused,
@@ -296,4 +309,5 @@ const struct guard_events agent_guard_events = {
     .on_leftovers = on_leftovers,
     .on_empty = on_empty,
     .on_lost = workers_on_lost,
+    .on_fenced = on_fenced,
 };

@@ -175,6 +175,10 @@ static void deliver(struct guard *g, const struct guard_reply *r)
     case GUARD_SERVICE_EXITED:
         on_service_exited(g, r->id, r->value, 0);
         break;
+    case GUARD_FENCED:
+        if (g->events->on_fenced)
+            g->events->on_fenced(g->ctx);
+        break;
     }
 }
 
@@ -420,7 +424,8 @@ static void ask(struct guard *g, enum guard_op op, uint32_t id, int sig)
 
     if (g->lost)
         return;
-    wake(g);
+    if (op != GUARD_FENCE) /* which asks for nothing now */
+        wake(g);
     send_all(g, &(struct msghdr){ .msg_iov = &iov, .msg_iovlen = 1 });
 }
 
@@ -454,6 +459,11 @@ void guard_service_signal(struct guard_service *s, int sig)
 void guard_signal_leftovers(struct guard *g, int sig)
 {
     ask(g, GUARD_LEFTOVERS, 0, sig);
+}
+
+void guard_fence(struct guard *g, uint64_t ms)
+{
+    ask(g, GUARD_FENCE, (uint32_t)MIN_OF(ms, UINT32_MAX), 0);
 }
 
 void guard_kill_all(struct guard *g)

@@ -12,7 +12,8 @@
  * killed the guard does it. If both are killed together the rest falls to the agent
  * after guard_adopt(), that is in `muster run`: elsewhere the agent adopts nobody, as
  * it may be a program with children of its own, and with several jobs. Services (below)
- * are children of the guard too.
+ * are children of the guard too. If the agent is stopped, the workers run on, unless
+ * guard_fence() says until when.
  *
  * The agent asks over the socket, the guard starts, signals, reaps and reports. Calls
  * below do not wait for the guard's answer; callbacks come from the loop. */
@@ -43,6 +44,9 @@ struct guard_events {
     void (*on_empty)(void *ctx); /* neither workers nor their descendants are left */
     /* The guard died; all it held was killed. errnum: it could not even be forked. */
     void (*on_lost)(void *ctx, int errnum);
+    /* We were stopped past guard_fence()'s time, and the workers were killed; their
+     * exits follow. May be NULL. */
+    void (*on_fenced)(void *ctx);
 };
 
 /* The body of a worker that is a function: runs in a fork of the guard. result_fd is
@@ -118,6 +122,12 @@ void guard_kill_all(struct guard *g);
 /* If the agent is killed, the guard removes this directory and those in it at its end,
  * as far as they are empty. */
 void guard_tidy(struct guard *g, const char *dir);
+
+/* From ms from now on, the workers may not run while this process is stopped (SIGSTOP,
+ * Ctrl-Z): other nodes may have begun without them. Not so while a debugger holds it.
+ * Each call replaces the one before; UINT64_MAX: they may. The guard does not look
+ * before that time. */
+void guard_fence(struct guard *g, uint64_t ms);
 
 /* The process that everything it holds descends from: the keeper. */
 pid_t guard_root(const struct guard *g);

@@ -9,6 +9,7 @@
  * the end of a worker is seen even where signalfd is denied or descriptors run out. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -114,6 +115,37 @@ static void on_kill_all(struct guard_child *k)
         reply_note(k, GUARD_EMPTY);
 }
 
+static uint64_t mono_ms(void)
+{
+    struct timespec ts;
+
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+}
+
+static void on_fence_request(struct guard_child *k, uint32_t ms)
+{
+    k->fence_after_ms = ms;
+    k->fence_ms = ms == UINT32_MAX ? MONO_NEVER : mono_ms() + ms;
+}
+
+/* The agent shows other nodes that this one lives, and has not done so for as long as
+ * they wait. If it runs, it knows that and ends the workers itself. If it is stopped
+ * ('T'), nobody else will. In the hands of a debugger ('t') it is left alone: whoever
+ * looks at an agent must not lose the job by that. */
+static void look_at_agent(struct guard_child *k)
+{
+    if (k->fence_ms == MONO_NEVER || mono_ms() < k->fence_ms)
+        return;
+    if (proc_state(k->agent, NULL) != 'T' || !k->filled) {
+        on_fence_request(k, MAX_OF(k->fence_after_ms, 1000u));
+        return;
+    }
+    k->fence_ms = MONO_NEVER;
+    reply_note(k, GUARD_FENCED);
+    on_kill_all(k);
+}
+
 static void on_signal_service(struct guard_child *k, uint32_t id, int sig)
 {
     const struct guarded_service *s = guard_child_service(k, id);
@@ -159,6 +191,9 @@ static void guard_child_on_request(struct guard_child *k)
         mem_free(k->tidy);
         k->ended |= !spawn_request_read_body(k->sock, &p);
         k->tidy = k->ended ? NULL : mem_strdup(p.strings[0]);
+        break;
+    case GUARD_FENCE:
+        on_fence_request(k, p.req.id);
         break;
     }
     spawn_request_fini(&p);
@@ -250,6 +285,18 @@ static int wait_for_news(const struct guard_child *k, struct pollfd *p, size_t n
     return ppoll(p, n, ms < 0 ? NULL : &at_most, &k->while_waiting);
 }
 
+/* How long there is nothing to do, in milliseconds; -1 for ever. */
+static int idle_ms(const struct guard_child *k)
+{
+    const uint64_t now = k->fence_ms == MONO_NEVER ? 0 : mono_ms();
+
+    if (k->killing)
+        return KILL_AGAIN_MS;
+    if (k->fence_ms == MONO_NEVER)
+        return -1;
+    return k->fence_ms <= now ? 0 : (int)MIN_OF(k->fence_ms - now, (uint64_t)INT_MAX);
+}
+
 static void turn(struct guard_child *k)
 {
     const bool pending = buf_len(&k->out) > 0;
@@ -265,8 +312,8 @@ static void turn(struct guard_child *k)
         };
     if (k->killing)
         guard_child_kill_below(k);
-    const int idle = k->killing ? KILL_AGAIN_MS : -1;
-    const int n = wait_for_news(k, p, 1 + services, pending && !k->blocked ? 0 : idle);
+    const int n =
+        wait_for_news(k, p, 1 + services, pending && !k->blocked ? 0 : idle_ms(k));
     if (n < 0 && errno != EINTR) {
         k->ended = true;
         return;
@@ -283,6 +330,8 @@ static void turn(struct guard_child *k)
         reap(k);
         k->ended |= getppid() != k->keeper;
     }
+    if (!(p[0].revents & POLLIN)) /* else a later time may just be coming */
+        look_at_agent(k);
     if (!(p[0].revents & POLLIN) || buf_len(&k->out) >= FLUSH_AT)
         flush(k);
     if (p[0].revents & (POLLIN | POLLHUP | POLLERR))
@@ -291,7 +340,9 @@ static void turn(struct guard_child *k)
 
 static void guard_run(int sock, pid_t agent, pid_t keeper, guard_fn fn, void *fn_ctx)
 {
-    struct guard_child k = { .sock = sock, .agent = agent, .fn = fn, .fn_ctx = fn_ctx };
+    struct guard_child k = {
+        .sock = sock, .agent = agent, .fn = fn, .fn_ctx = fn_ctx, .fence_ms = MONO_NEVER
+    };
 
     buf_init(&k.out, 16u << 20);
     /* A function finds the descriptors it knew, as after any fork; and libuv's handler

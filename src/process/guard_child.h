@@ -60,6 +60,8 @@ struct guard_child {
     bool cancelled;            /* workers that had not begun: see whether it is empty */
     bool filled;               /* there have been children since the last EMPTY */
     bool leftovers_notified;
+    uint64_t fence_ms;       /* when to look whether the agent is stopped; MONO_NEVER */
+    uint32_t fence_after_ms; /* how long before that it was told */
 };
 
 /* guard_child.c */

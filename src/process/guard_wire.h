@@ -14,6 +14,7 @@ enum guard_op {
     GUARD_SERVICE,
     GUARD_SIGNAL_SERVICE,
     GUARD_TIDY,
+    GUARD_FENCE, /* id: in how many milliseconds; UINT32_MAX: never */
 };
 
 enum guard_flag {
@@ -48,6 +49,7 @@ enum guard_note {
     GUARD_SERVICE_STARTED,
     GUARD_SERVICE_REFUSED,
     GUARD_SERVICE_EXITED,
+    GUARD_FENCED,
 };
 
 struct guard_reply {

@@ -360,7 +360,7 @@ static const struct rdzv_handler_ops secured_ops = {
 };
 
 /* An operation that is added to handlers must be passed on here. */
-_Static_assert(sizeof(struct rdzv_handler_ops) == 23 * sizeof(void (*)(void)),
+_Static_assert(sizeof(struct rdzv_handler_ops) == 24 * sizeof(void (*)(void)),
                "secured_ops passes on all operations");
 
 static void ignore(void *ctx)

@@ -12,7 +12,14 @@
 #include "process/guard.h"
 #include "sim/job.h"
 
-enum news_kind { NEWS_STARTED, NEWS_REFUSED, NEWS_EXITED, NEWS_LEFTOVERS, NEWS_EMPTY };
+enum news_kind {
+    NEWS_STARTED,
+    NEWS_REFUSED,
+    NEWS_EXITED,
+    NEWS_LEFTOVERS,
+    NEWS_EMPTY,
+    NEWS_FENCED,
+};
 
 struct news {
     struct news *next;
@@ -42,6 +49,7 @@ struct guard {
     struct guarded_worker *held; /* newest first */
     size_t living;
     bool leftovers;
+    uint64_t fences; /* how often the time was set */
 };
 
 static void notify(struct guard *g, enum news_kind kind, uint32_t id, int value)
@@ -89,6 +97,9 @@ static void job_guard_on_news(uv_async_t *async)
             break;
         case NEWS_EMPTY:
             g->events->on_empty(g->ctx);
+            break;
+        case NEWS_FENCED:
+            g->events->on_fenced(g->ctx);
             break;
         }
     }
@@ -316,6 +327,26 @@ static void on_kill_all(void *arg, uint64_t n)
     (void)n;
     kill_workers(g, false);
     on_leftovers_gone(g, 0);
+}
+
+static void on_fence(void *arg, uint64_t n)
+{
+    struct guard *g = arg;
+
+    if (n != g->fences || g->stopped || g->agent->state == OS_ENDED || !g->living ||
+        g->agent->stopped_t <= os.t)
+        return;
+    notify(g, NEWS_FENCED, 0, 0);
+    on_kill_all(g, 0);
+}
+
+/* One that finds the agent at work looks again after the same time; a simulated agent
+ * has then told it a later one. */
+void guard_fence(struct guard *g, uint64_t ms)
+{
+    g->fences++;
+    if (ms < UINT32_MAX)
+        os_at(os.t + ms * OS_MS, on_fence, g, g->fences);
 }
 
 void guard_kill_all(struct guard *g)

@@ -191,6 +191,21 @@ int uv_idle_stop(uv_idle_t *idle)
     return 0;
 }
 
+int uv_prepare_init(uv_loop_t *loop, uv_prepare_t *prepare)
+{
+    (void)uv_state_new(loop, prepare, UV_PREPARE);
+    return 0;
+}
+
+int uv_prepare_start(uv_prepare_t *prepare, uv_prepare_cb cb)
+{
+    struct uv_state *s = uv_state_of(prepare);
+
+    s->active = true;
+    s->cb = (void *)(uintptr_t)cb;
+    return 0;
+}
+
 int uv_async_init(uv_loop_t *loop, uv_async_t *async, uv_async_cb cb)
 {
     struct uv_state *s = uv_state_new(loop, async, UV_ASYNC);
@@ -402,6 +417,16 @@ static void run_idle(struct uv_state *s)
     ((uv_idle_cb)(uintptr_t)s->cb)((uv_idle_t *)s->handle);
 }
 
+static bool is_prepare(const struct uv_state *s)
+{
+    return s->handle->type == UV_PREPARE && s->active && !s->closing;
+}
+
+static void run_prepare(struct uv_state *s)
+{
+    ((uv_prepare_cb)(uintptr_t)s->cb)((uv_prepare_t *)s->handle);
+}
+
 static bool is_pending(const struct uv_state *s)
 {
     return s->handle->type == UV_TCP && uv_tcp_has_pending(s) && !s->closing;
@@ -464,6 +489,7 @@ int uv_run(uv_loop_t *loop, uv_run_mode mode)
         run_timers(l);
         each(l, is_pending, uv_tcp_pending);
         each(l, is_idle, run_idle);
+        each(l, is_prepare, run_prepare);
         alive = uv_loop_alive(loop);
         wait_for_work(loop, mode != UV_RUN_NOWAIT && alive);
         run_closing(l);

@@ -5,6 +5,7 @@ machine, so the times compare.
 """
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 from typing import NamedTuple, Sequence
@@ -92,3 +93,65 @@ def test_a_node_that_is_cut_off_from_a_store(tmp_path: Path, hosted: str) -> Non
         (tmp_path / "stop").touch()
         assert nodes[0].wait(60) == 0 and nodes[1].wait(60) == 0, nodes[0].output() + nodes[1].output()
         assert nodes[2].wait(120) == 1, nodes[2].output()
+
+
+@pytest.mark.parametrize("hosted", ["1", "0"])
+def test_a_node_whose_agent_is_stopped(tmp_path: Path, hosted: str) -> None:
+    """Its guard ends the workers before the others begin; once it goes on it learns that, and joins again."""
+    with Rig(3) as rig:
+        nodes = start(rig, tmp_path, range(3), hosted)
+        wait_for_world(tmp_path, 3, 0, nodes)
+        at = now()
+        nodes[2].signal(signal.SIGSTOP)
+        wait_for_world(tmp_path, 2, at, nodes)
+        check(tmp_path, "node3", at)
+        before = now()
+        nodes[2].signal(signal.SIGCONT)
+        wait_for_world(tmp_path, 3, before, nodes)
+        (tmp_path / "stop").touch()
+        assert [n.wait(60) for n in nodes] == [0, 0, 0], "\n".join(n.output() for n in nodes)
+        said = nodes[2].output()
+        assert "was stopped for longer than a node may be silent" in said, said
+        assert "unreachable" not in said, said
+
+
+def test_a_whole_machine_that_is_stopped(tmp_path: Path) -> None:
+    """Agent, guard and workers, as by a suspended machine: nobody is left to end them before it goes on."""
+    with Rig(3) as rig:
+        nodes = start(rig, tmp_path, range(3))
+        wait_for_world(tmp_path, 3, 0, nodes)
+        at = now()
+        rig[2].signal_all(signal.SIGSTOP)
+        wait_for_world(tmp_path, 2, at, nodes)
+        before = now()
+        rig[2].signal_all(signal.SIGCONT)
+        wait_for_world(tmp_path, 3, before, nodes)
+        old = [w for w in lives(tmp_path) if w.host == "node3" and w.up < at]
+        new = [w for w in lives(tmp_path) if w.world == 3 and w.up > before]
+        assert max(w.last for w in old) < min(w.up for w in new)
+        (tmp_path / "stop").touch()
+        assert [n.wait(60) for n in nodes] == [0, 0, 0], "\n".join(n.output() for n in nodes)
+        assert "joins again" in nodes[2].output(), nodes[2].output()
+
+
+def test_a_job_of_one_machine_is_left_alone(tmp_path: Path) -> None:
+    with Rig(1) as rig:
+        node = rig[0].start([MUSTER, "run", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29400",
+                             "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2", BEAT, str(tmp_path)],
+                            PYTHON_EXEC=PYTHON, OMP_NUM_THREADS="1")
+        wait_for_world(tmp_path, 1, 0, [node])
+        node.signal(signal.SIGSTOP)
+        time.sleep(4)  # twice what a node may be silent
+        before = now()
+        wait_for_last(tmp_path, before)
+        node.signal(signal.SIGCONT)
+        (tmp_path / "stop").touch()
+        assert node.wait(60) == 0, node.output()
+        assert len(lives(tmp_path)) == 1
+
+
+def wait_for_last(tmp: Path, after: float) -> None:
+    end = now() + 60
+    while max(w.last for w in lives(tmp)) <= after:
+        assert now() < end, lives(tmp)
+        time.sleep(0.02)

@@ -176,14 +176,19 @@ static void on_leftovers(struct agent_core *g, struct now now,
 
 static void kill_now(struct agent_core *g, struct now now, bool late,
                      struct agent_core_fx_list *fx);
+static void ask_to_go(struct agent_core *g, struct now now,
+                      struct agent_core_fx_list *fx);
 
 /* The others may be at work in a world without this node, and no worker of the old one
  * may run beside it: ours, which were told to go, get no time to do so. */
 static void fence(struct agent_core *g, struct now now, struct agent_core_fx_list *fx)
 {
     g->fenced = g->phase == AGENT_STARTING;
-    if (g->phase == AGENT_STOPPING)
-        kill_now(g, now, false, fx);
+    if (g->phase != AGENT_STOPPING)
+        return;
+    if (g->ask_ms != MONO_NEVER)
+        ask_to_go(g, now, fx); /* They are told first: then they did not fail. */
+    kill_now(g, now, false, fx);
 }
 
 static void on_started(struct agent_core *g, const struct agent_core_event *ev,

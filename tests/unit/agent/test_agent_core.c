@@ -309,6 +309,8 @@ static const struct play plays[] = {
     { "the same, told while workers are stopped",
       UP "exit1=3 100ms evicted exit0-9 empty drained",
       UP_FX " signal0:15 leftovers kill-all drain judge say-failed join" },
+    { "the same, told before they are", UP "exit1=3 evicted exit0-9 empty drained",
+      UP_FX " signal0:15 leftovers kill-all drain judge say-failed join" },
     { "a newcomer, and ranks that nobody gives", "begin joined changed 3s",
       " join assign join" },
     { "whoever is missing in the barrier has failed",

@@ -21,7 +21,7 @@
 
 struct seen {
     uv_loop_t *loop;
-    int started, forked, refused, exited, leftovers, empty, lost;
+    int started, forked, refused, exited, leftovers, empty, lost, fenced;
     int errnum, last_status;
     pid_t pid;
     int stop_after; /* exits */
@@ -75,6 +75,13 @@ static void on_lost(void *ctx, int errnum)
     uv_stop(s->loop);
 }
 
+static void on_fenced(void *ctx)
+{
+    struct seen *s = ctx;
+    assert_int_equal(s->exited, 0); /* It is known before why they end. */
+    s->fenced++;
+}
+
 static const struct guard_events events = {
     .on_started = on_started,
     .on_refused = on_refused,
@@ -82,6 +89,7 @@ static const struct guard_events events = {
     .on_leftovers = on_leftovers,
     .on_empty = on_empty,
     .on_lost = on_lost,
+    .on_fenced = on_fenced,
 };
 
 struct rig {
@@ -97,14 +105,19 @@ static int answer(void *ctx, int result_fd)
     return write(result_fd, text, strlen(text)) > 0 ? 5 : 1;
 }
 
-static void open_rig(struct rig *r)
+static void open_rig_for(struct rig *r, guard_fn fn)
 {
     struct muster_error err;
     memset(r, 0, sizeof *r);
-    assert_int_equal(guard_start(answer, NULL, &r->guard, &err), 0);
+    assert_int_equal(guard_start(fn, NULL, &r->guard, &err), 0);
     assert_int_equal(uv_loop_init(&r->loop), 0);
     r->seen.loop = &r->loop;
     assert_int_equal(guard_watch(r->guard, &r->loop, &events, &r->seen, &err), 0);
+}
+
+static void open_rig(struct rig *r)
+{
+    open_rig_for(r, answer);
 }
 
 static void close_rig(struct rig *r)
@@ -762,6 +775,99 @@ static void a_service_goes_with_the_agent(void **state)
     close(fds[0]);
 }
 
+enum { FENCE_MS = 200 };
+
+/* An agent with two workers that hold fd. It is stopped, or waits to be, after it has
+ * told the guard for how long they may run without it. Returns 0 if all that follows is
+ * as it should be. */
+static pid_t start_fenced_agent(int fd, int ready, bool stops)
+{
+    const pid_t pid = fork();
+
+    if (pid != 0)
+        return pid;
+    struct rig r;
+    open_rig_for(&r, NULL); /* A guard for functions would hold fd, too. */
+    spawn_tree(&r, fd);
+    while (r.seen.started < 1)
+        uv_run(&r.loop, UV_RUN_ONCE);
+    guard_fence(r.guard, FENCE_MS);
+    close(fd);
+    if (write(ready, "!", 1) != 1)
+        _exit(3);
+    if (stops)
+        raise(SIGSTOP);
+    else
+        pause();
+    while (!r.seen.empty)
+        uv_run(&r.loop, UV_RUN_ONCE);
+    _exit(r.seen.fenced == 1 && r.seen.exited == 1 && r.seen.last_status == SIGKILL
+              ? 0
+              : 4);
+}
+
+static void wait_ready(int fd)
+{
+    char c;
+
+    assert_int_equal(read(fd, &c, 1), 1);
+}
+
+/* SIGSTOP, Ctrl-Z: the other nodes begin without this one, so its workers go. */
+static void a_stopped_agent_has_no_workers(void **state)
+{
+    int alive[2], ready[2], status;
+    char c;
+
+    (void)state;
+    assert_int_equal(pipe(alive), 0);
+    assert_int_equal(pipe(ready), 0);
+    const pid_t agent = start_fenced_agent(alive[1], ready[1], true);
+    close(alive[1]);
+    wait_ready(ready[0]);
+    assert_int_equal(waitpid(agent, &status, WUNTRACED), agent);
+    assert_true(WIFSTOPPED(status));
+    while (read(alive[0], &c, 1) > 0) /* until nobody holds it */
+        ;
+    kill(agent, SIGCONT);
+    assert_int_equal(waitpid(agent, &status, 0), agent);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(alive[0]);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+/* A debugger stops it, too, and whoever looks at an agent must not lose the job. */
+static void a_debugged_agent_keeps_its_workers(void **state)
+{
+    int alive[2], ready[2], status;
+
+    (void)state;
+    assert_int_equal(pipe(alive), 0);
+    assert_int_equal(pipe(ready), 0);
+    const pid_t agent = start_fenced_agent(alive[1], ready[1], false);
+    close(alive[1]);
+    wait_ready(ready[0]);
+    if (ptrace(PTRACE_SEIZE, agent, NULL, NULL) == 0) { /* else it is not allowed */
+        assert_int_equal(ptrace(PTRACE_INTERRUPT, agent, NULL, NULL), 0);
+        assert_int_equal(waitpid(agent, &status, 0), agent);
+        assert_true(WIFSTOPPED(status));
+        struct pollfd gone = { .fd = alive[0], .events = POLLIN };
+        /* Twice that time, and once it will have looked: the tree says one line. */
+        uint64_t until = uv_hrtime() + 1500000000u;
+        while (uv_hrtime() < until) {
+            char c[64];
+            if (poll(&gone, 1, 100) > 0)
+                assert_true(read(alive[0], c, sizeof c) > 0);
+        }
+    }
+    kill(agent, SIGKILL);
+    assert_int_equal(waitpid(agent, &status, 0), agent);
+    close(alive[0]);
+    close(ready[0]);
+    close(ready[1]);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strncmp(argv[1], "forks", 5) == 0)
@@ -783,6 +889,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(agent_and_guard_are_killed),
         cmocka_unit_test(a_lost_guard_costs_nobody_else),
         cmocka_unit_test(a_stopped_guard_obeys),
+        cmocka_unit_test(a_stopped_agent_has_no_workers),
+        cmocka_unit_test(a_debugged_agent_keeps_its_workers),
         cmocka_unit_test(agent_is_killed),
         cmocka_unit_test(one_that_will_not_die),
         cmocka_unit_test(services_outlive_attempts),
