@@ -99,7 +99,7 @@ static void publish(struct agent *a, enum record_kind kind, const char *text,
         .code = a->config->hang_action == HANG_STOP,
         .count = agent_core_attempt(&a->core),
         .total = -1,
-        .host = span_str(suspect ? suspect->node : a->host),
+        .host = suspect ? span_str(suspect->node) : span_of(NULL, 0), /* else ours */
         .text = span_str(text),
         .path = span_str(path),
         .body = span_str(body),

@@ -95,7 +95,8 @@ static void on_stacks(void *ctx, const struct channel_answer *answers, size_t co
         const struct channel_answer *a = &answers[i];
         char text[200];
 
-        if (!a->missing && stack_sample_parse(l->stacks, a->bytes, NULL) == 0)
+        if (!a->missing &&
+            stack_sample_parse_of(l->stacks, a->bytes, a->host, NULL) == 0)
             continue;
         (void)snprintf(text, sizeof text, "node %.*s did not send its stacks",
                        (int)MIN_OF(a->host.n, (size_t)100), (const char *)a->host.p);

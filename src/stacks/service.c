@@ -143,7 +143,7 @@ static void service_on_answers(void *ctx, const struct channel_answer *answers,
         const struct channel_answer *a = &answers[i];
         char text[200];
 
-        if (!a->missing && stack_sample_parse(&sample, a->bytes, NULL) == 0)
+        if (!a->missing && stack_sample_parse_of(&sample, a->bytes, a->host, NULL) == 0)
             continue;
         snprintf(text, sizeof text, "node %.*s %s", (int)MIN_OF(a->host.n, (size_t)100),
                  (const char *)a->host.p,

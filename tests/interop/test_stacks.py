@@ -187,6 +187,23 @@ def test_stacks_of_a_live_job(tmp_path):
             assert "several jobs of yours run here" in stacks().stderr
 
 
+def test_a_script_that_has_ended_and_waits_for_gloo(tmp_path):
+    """As docs/guides/troubleshooting.md has it: the destructor waits for a collective that the other rank never calls."""
+    script = tmp_path / "end.py"
+    script.write_text("import time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+                      "dist.all_reduce(torch.ones(1))\n"
+                      "if dist.get_rank() == 0:\n    work = dist.all_reduce(torch.ones(9), async_op=True)\n"
+                      "else:\n    time.sleep(3600)\n")
+    with Job(tmp_path, "job", "--standalone", "--nproc-per-node=2", script) as job:
+        by = clock() + 120
+        while not re.search(r"1 rank  \(0\): std::thread::join \S+ <- c10d::ProcessGroupGloo::~ProcessGroupGloo",
+                            (said := stacks(job.pid).stdout)):
+            if "no native frames" in said:
+                pytest.skip("libdw is not installed")
+            assert clock() < by and job.process.poll() is None, said
+            time.sleep(0.5)
+
+
 def test_equal_native_stacks_are_told_once(tmp_path):
     """A program without symbols, which each worker has at another address."""
     with Job(tmp_path, "job", "--standalone", "--nproc-per-node=3", "--no-python", "/bin/sh", "-c",

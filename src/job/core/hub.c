@@ -39,6 +39,7 @@ struct hub_node {
     bool serves_store; /* its process serves the store, so its clock is ours */
     bool announced;    /* in a NODES entry */
     char *host, *addr; /* owned */
+    size_t given;      /* bytes of host that the node gave; then what tells it apart */
     int64_t pid, nproc;
     uint64_t last_seq;   /* of its PUBLISHes */
     uint64_t heard_us;   /* when it last sent anything */
@@ -419,6 +420,7 @@ static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **ou
     };
     if (!n->host || !n->addr)
         return MUSTER_ENOMEM; /* step_undo() frees it. */
+    n->given = strlen(n->host);
     *out = n;
     return 0;
 }
@@ -451,6 +453,81 @@ static bool body_begin(struct hub *h, struct buf *b)
     return !h->no_memory;
 }
 
+static int by_host(const void *a, const void *b)
+{
+    const struct hub_node *x = *(struct hub_node *const *)a;
+    const struct hub_node *y = *(struct hub_node *const *)b;
+    const int c = strncmp(x->host, y->host, MAX_OF(x->given, y->given));
+
+    if (x->given != y->given)
+        return c ? c : x->given < y->given ? -1 : 1;
+    return c ? c : strcmp(x->addr, y->addr);
+}
+
+static bool is_alike(const struct hub_node *x, const struct hub_node *y, bool addr)
+{
+    return x->given == y->given && strncmp(x->host, y->host, x->given) == 0 &&
+           (!addr || strcmp(x->addr, y->addr) == 0);
+}
+
+/* Whether a node has come whose name another one may have. Where nodes come one after
+ * the other, this is cheaper than sorting all of them each time. */
+static bool has_namesakes(const struct hub *h)
+{
+    if (h->unannounced > 2)
+        return true;
+    for (size_t i = 0; i < h->count; i++)
+        for (size_t k = 0; !h->nodes[i]->announced && k < h->count; k++)
+            if (k != i && is_alike(h->nodes[i], h->nodes[k], false))
+                return true;
+    return false;
+}
+
+/* Machines may all have one name, "vm" or "localhost". They get their address behind
+ * it, or their rank in the group where the address is the same, too, so that every
+ * message says which one it means. Such a name stays. */
+static void tell_apart(struct hub *h)
+{
+    struct hub_node **list;
+    size_t count = 0;
+
+    if (!has_namesakes(h))
+        return;
+    list = mem_calloc(h->count, sizeof(struct hub_node *));
+    if (!list)
+        h->no_memory = true;
+    for (size_t i = 0; list && i < h->count; i++)
+        if (h->nodes[i]->number && h->nodes[i]->here)
+            list[count++] = h->nodes[i];
+    if (count > 1)
+        qsort(list, count, sizeof *list, by_host);
+    for (size_t i = 0; i < count; i++) {
+        struct hub_node *n = list[i];
+        const struct hub_node *before = i ? list[i - 1] : NULL;
+        const struct hub_node *after = i + 1 < count ? list[i + 1] : NULL;
+        const bool same = (before && is_alike(n, before, true)) ||
+                          (after && is_alike(n, after, true)) || !*n->addr;
+
+        if (n->host[n->given] || !((before && is_alike(n, before, false)) ||
+                                   (after && is_alike(n, after, false))))
+            continue;
+        char *name =
+            same && n->seat_round_plus1 > 0
+                ? mem_printf("%.*s[node%" PRId64 "]", (int)n->given, n->host, n->seat)
+            : same ? mem_printf("%.*s[%" PRIu32 "]", (int)n->given, n->host, n->number)
+                   : mem_printf("%.*s[%s]", (int)n->given, n->host, n->addr);
+        if (!name) {
+            h->no_memory = true;
+            break;
+        }
+        save_node(h, n);
+        if (n->host != n->was->host) /* It has come in this very step. */
+            mem_free(n->host);
+        n->host = name;
+    }
+    mem_free(list);
+}
+
 /* One entry announces many nodes: if a thousand come at once, a thousand entries for a
  * thousand nodes would be a million messages. */
 static void announce(struct hub *h, struct hub_fx *fx)
@@ -458,6 +535,7 @@ static void announce(struct hub *h, struct hub_fx *fx)
     struct record_entry e = { .kind = RECORD_NODES, .round = h->round.number };
     struct buf b;
 
+    tell_apart(h);
     if (!body_begin(h, &b)) {
         buf_fini(&b);
         return;

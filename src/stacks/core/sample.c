@@ -371,3 +371,22 @@ int stack_sample_parse(struct stack_sample *s, struct span json,
     s->note_count = notes;
     return err_nomem(err);
 }
+
+int stack_sample_parse_of(struct stack_sample *s, struct span json, struct span node,
+                          struct muster_error *err)
+{
+    size_t i = s->count;
+    int rc = stack_sample_parse(s, json, err);
+    const char *name = NULL;
+    struct buf b;
+
+    if (rc != 0 || node.n == 0)
+        return rc;
+    buf_init(&b, SIZE_MAX);
+    if (escape_append(&b, node, 0) == 0)
+        name = arena_text(&s->arena, buf_span(&b));
+    buf_fini(&b);
+    for (; name && i < s->count; i++)
+        s->ranks[i].node = name;
+    return 0;
+}

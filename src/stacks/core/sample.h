@@ -99,6 +99,11 @@ int stack_sample_print_within(struct buf *out, const struct stack_sample *s,
 int stack_sample_parse(struct stack_sample *s, struct span json,
                        struct muster_error *err);
 
+/* The same of a node that the job knows by this name, which may say more than its own.
+ * Empty: by its own. */
+int stack_sample_parse_of(struct stack_sample *s, struct span json, struct span node,
+                          struct muster_error *err);
+
 /* The main thread, or NULL if no thread was read. */
 const struct stack_thread *stack_main_thread(const struct stack_process *p);
 

@@ -235,6 +235,46 @@ static void test_round(void **state)
 }
 
 /* The node that failed first reports last, and its clock is hours off. */
+static void come(struct play *p, uint32_t peer, const char *host, const char *addr)
+{
+    say(p, peer,
+        (struct job_msg){ .kind = JOB_ATTACH,
+                          .nonce = 100 + peer,
+                          .host = span_str(host),
+                          .addr = span_str(addr),
+                          .nproc = 2 });
+    say(p, peer, (struct job_msg){ .kind = JOB_SEAT, .round = 0, .rank = peer - 1 });
+}
+
+/* Nodes whose host names are equal are told by their addresses, and by their ranks in
+ * the group if those are equal, too. */
+static void test_equal_host_names(void **state)
+{
+    static const char *const names[] = { "vm[10.0.0.1]", "vm[node1]", "vm[node2]", "n4",
+                                         "vm[10.0.0.5]" };
+    struct record_node n;
+    struct play p;
+
+    (void)state;
+    begin(&p, 0, 3);
+    come(&p, 1, "vm", "10.0.0.1");
+    come(&p, 2, "vm", "10.0.0.2");
+    come(&p, 3, "vm", "10.0.0.2");
+    come(&p, 4, "n4", "10.0.0.4");
+    for (uint32_t i = 1; i <= 4; i++)
+        ranks(&p, i, 0, 4, 0);
+    assert_int_equal(p.last.kind, RECORD_ROUND);
+    come(&p, 5, "vm", "10.0.0.5"); /* Whoever comes later changes no name. */
+    publish(&p, 5, (struct record_entry){ .kind = RECORD_NOTE, .text = span_str("x") });
+    for (uint32_t i = 1; i <= 5; i++) {
+        assert_true(record_host_of(hub_record(p.h), i, &n));
+        assert_true(span_eq(n.host, span_str(names[i - 1])));
+    }
+    publish(&p, 3, (struct record_entry){ .kind = RECORD_NOTE, .text = span_str("x") });
+    assert_true(span_eq(p.last.host, span_str("vm[node2]")));
+    end(&p);
+}
+
 static void test_first_by_time(void **state)
 {
     struct play p;
@@ -1116,6 +1156,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round),
+        cmocka_unit_test(test_equal_host_names),
         cmocka_unit_test(test_first_by_time),
         cmocka_unit_test(test_echo),
         cmocka_unit_test(test_at_most_two_seconds),
