@@ -106,7 +106,8 @@ static int print_rendezvous(struct buf *b, const struct waiting *w)
     case RDZV_AT_ROUND:
         return print_round(b, w);
     case RDZV_AT_STORE:
-        rc = buf_printf(b, "the store at %s has not been reached", w->store);
+        rc = buf_printf(b, "the store at %s has not been reached",
+                        w->store[0] ? w->store : "its usual address");
         why = ": ";
         break;
     case RDZV_AT_SPARE:
