@@ -287,6 +287,8 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
     (void)signal(SIGPIPE, SIG_IGN); /* A closed stderr must not change the exit code. */
     switch (r.why) {
     case WHY_FAILURE:
+        if (c->title) /* elastic_launch raises it. */
+            break;
         if (!(brief && r.verdict))
             fputs(r.report ? r.report : "", stderr);
         fputs(r.verdict ? r.verdict : "", stderr); /* Last, where people look first. */

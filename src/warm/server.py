@@ -98,7 +98,7 @@ class Given:
         self.lists_size = int(take("MUSTER_WARM_LISTS_SIZE", "0") or 0)
         given = environment_of(os.pread(ZIP, self.env_size, 0).split(b"\0"))
         self.wrapper = difference(given, os.environb, OWN_VARIABLES)
-        lists = os.pread(ZIP, self.lists_size, self.env_size).decode().split("\0")
+        lists = os.fsdecode(os.pread(ZIP, self.lists_size, self.env_size)).split("\0")
         lists = [names.split(",") if names else [] for names in lists]
         self.modules, self.learned, self.never = lists[:3]
         self.before = dict(os.environb)
@@ -122,7 +122,7 @@ class Given:
     def rewrite(self, modules, learned):
         """A new file in the place of the old one: lists may be too long for a variable.
         The size of its lists."""
-        lists = [",".join(names).encode() for names in (modules, learned, self.never)]
+        lists = [os.fsencode(",".join(n)) for n in (modules, learned, self.never)]
         lists = b"\0".join(lists)
         size = os.fstat(ZIP).st_size
         env = os.pread(ZIP, self.env_size, 0)
@@ -377,7 +377,8 @@ def in_progress(frame):
     while frame is not None:
         if frame.f_code.co_name == "<module>":
             name = frame.f_globals.get("__name__")
-            if name not in ("__main__", "site", "sitecustomize", None) and name not in out:
+            ours = name in ("__main__", "site", "sitecustomize")
+            if not ours and name in sys.modules and name not in out:
                 out.append(name)
         frame = frame.f_back
     return out
@@ -514,12 +515,11 @@ class Barrier:
         self.reached, self.threads = [], []  # and what had led there, innermost first
 
     def find_spec(self, name, path=None, target=None):
-        led = in_progress(sys._getframe(1))
         if name in self.never:
-            self.reached = self.reached or [name] + led
+            self.reached = self.reached or [name] + in_progress(sys._getframe(1))
             raise Barrier.Reached(name)
         if not self.threads and os.stat("/proc/self/task").st_nlink > 3:
-            self.threads = led
+            self.threads = in_progress(sys._getframe(1))
         return None
 
 

@@ -154,9 +154,48 @@ except muster.ChildFailedError as e:
     assert done.stdout.splitlines()[-2:] == [
         "verdict exception KeyError: 'the reason' 2 2 1 True True True", "report failed 4 True"]
     done.stdout = "\n".join(done.stdout.splitlines()[:-2])
-    assert "fail FAILED" in done.stderr and "python FAILED" not in done.stderr  # torch's box
+    assert "FAILED" not in done.stderr and "the job failed" not in done.stderr, done.stderr  # It is raised.
     assert done.stdout.splitlines()[-3:] == [
         "rank 2 local 2 exit 1 name fail", "traceback True True", "all [0, 1, 2, 3] True"]
+
+
+def test_a_failure_that_nobody_catches_is_told_once(venv: Path, tmp_path: Path) -> None:
+    done = script(venv, tmp_path, "muster.elastic_launch(config(2), fail)(1)", ok=False)
+    assert done.returncode == 1
+    assert done.stderr.count("FAILED") == done.stderr.count("job failed") == 1, done.stderr
+    assert re.search(r"^The job failed: rank 1 on \S+: KeyError: 'the reason' \(.*in fail", done.stderr, re.M), done.stderr
+
+
+def test_arguments_may_have_names(venv: Path, tmp_path: Path) -> None:
+    done = script(venv, tmp_path, """
+print(muster.elastic_launch(config(2), times)(x=10))
+try:
+    muster.elastic_launch(config(1), 'echo')(x=10)
+except TypeError as e:
+    print(e)
+""")
+    assert done.stdout == "{0: (0, '2'), 1: (10, '2')}\na command has no arguments with names\n"
+
+
+def test_help_opens_with_an_example_that_works(venv: Path, tmp_path: Path) -> None:
+    """And the checker knows arguments and results by the function."""
+    text = run(venv / "bin/python", "-c", "import muster; print(muster.__doc__)").stdout
+    example = textwrap.dedent(text.strip().split("\n\n", 1)[1].rsplit("\n\n", 1)[0])
+    (tmp_path / "example.py").write_text(example)
+    assert run(venv / "bin/python", tmp_path / "example.py").stdout == "{0: 0, 1: 10, 2: 20, 3: 30}\n"
+    (tmp_path / "typed.py").write_text("""
+import muster
+def work(x: int, name: str = "") -> float: return float(x)
+launch = muster.elastic_launch(muster.LaunchConfig(1, 1, 1), work)
+reveal_type(launch(1, name="x")[0])
+reveal_type(muster.elastic_launch(muster.LaunchConfig(1, 1, 1), "echo")("hi")[0])
+launch("no")
+""")
+    done = run(ROOT / "build/wheelvenv/bin/python", "-m", "mypy", "typed.py", cwd=tmp_path, ok=False,
+               env={**os.environ, "MYPYPATH": str(ROOT / "python/src")})
+    assert 'type is "float"' in done.stdout and 'type is "None"' in done.stdout, done.stdout
+    assert 'typed.py:7: error: Argument 1 to "__call__" of "elastic_launch" has incompatible type "str"' in done.stdout
+    assert "Found 1 error" in done.stdout, done.stdout
 
 
 def test_the_first_failure_is_the_cause_whatever_the_others_wrote(venv, tmp_path: Path) -> None:

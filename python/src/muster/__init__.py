@@ -1,6 +1,17 @@
-"""muster from Python: the store, the launcher, and torch's plug-in in muster.torch.
+"""muster from Python: functions on many workers, the store, torch's plug-in in muster.torch.
 
-Nothing is loaded before it is used: importing this package costs next to nothing.
+    import os
+    import muster
+
+    def work(x):
+        return x * int(os.environ["RANK"])
+
+    if __name__ == "__main__":
+        config = muster.LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=4)
+        print(muster.elastic_launch(config, work)(10))  # {0: 0, 1: 10, 2: 20, 3: 30}
+
+A worker that fails for good raises ChildFailedError here, with its traceback. Nothing is
+loaded before it is used: importing this package costs next to nothing.
 """
 from __future__ import annotations
 

@@ -109,6 +109,15 @@ def culprit(v: Verdict) -> ProcessFailure:
     )
 
 
+def _why(v: Verdict | None) -> str:
+    """What every node says at the end, in a line of its own."""
+    if v is None:
+        return ""
+    who = f"rank {v.rank} on {v.host}" if v.rank is not None else v.host
+    place = f" ({v.place})" if v.place else ""
+    return f"\nThe job failed: {who}: {v.text}{place}"
+
+
 class ChildFailedError(Error):
     """Workers failed and no restart is left.
 
@@ -123,13 +132,18 @@ class ChildFailedError(Error):
     code = "MUSTER_ECHILD"
 
     def __init__(
-        self, name: str, failures: Mapping[int, ProcessFailure], first: int | None = None
+        self,
+        name: str,
+        failures: Mapping[int, ProcessFailure],
+        first: int | None = None,
+        verdict: Verdict | None = None,
     ) -> None:
         if not failures:
             raise ValueError("no failure to tell of")
         self.name = name
         self.failures = dict(failures)
         self._first = first
+        self.verdict = verdict
         rank, failure = self.get_first_failure()
         how = f"exit code {failure.exitcode}"
         if failure.exitcode < 0:
@@ -137,21 +151,26 @@ class ChildFailedError(Error):
         Error.__init__(
             self,
             f"{name} FAILED: {len(failures)} of its workers; first rank {rank} (local rank "
-            f"{failure.local_rank}, pid {failure.pid}) by {how}\n{failure.message}"
+            f"{failure.local_rank}, pid {failure.pid}) by {how}\n"
+            f"{failure.message.rstrip()}{_why(verdict)}"
         )
 
     @classmethod
     def _for_torch_too(
-        cls, name: str, failures: Mapping[int, ProcessFailure], first: int | None
+        cls,
+        name: str,
+        failures: Mapping[int, ProcessFailure],
+        first: int | None,
+        verdict: Verdict | None,
     ) -> ChildFailedError:
         """One that ``except ...ChildFailedError`` of torch catches as well, where the program
         has imported torch's; else one of ours alone."""
         theirs = sys.modules.get("torch.distributed.elastic.multiprocessing.errors")
         base = getattr(theirs, "ChildFailedError", None)
         if base is None:
-            return cls(name, failures, first)
+            return cls(name, failures, first, verdict)
         both = type("ChildFailedError", (cls, base), {"__module__": cls.__module__})
-        error: ChildFailedError = both(name, failures, first)
+        error: ChildFailedError = both(name, failures, first, verdict)
         return error
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:

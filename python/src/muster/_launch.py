@@ -11,11 +11,27 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from ._config import LaunchConfig, LogsSpecs
 from ._failures import ChildFailedError, ProcessFailure, Verdict, culprit, outcome, verdict
 from ._native import Error, command
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+
+    class _Typed(Generic[P, T]):
+        """A checker holds arguments and results against the function's own types."""
+
+else:  # Python 3.9 has no ParamSpec
+    P = TypeVar("P")
+
+    class _Typed:
+        def __class_getitem__(cls, types: Any) -> type:
+            return cls
 
 
 class LaunchError(Error):
@@ -24,7 +40,7 @@ class LaunchError(Error):
     code = "MUSTER_ELAUNCH"
 
 
-class Results(dict[int, Any]):
+class Results(dict[int, T]):
     """``{global rank: result}`` of this node's workers.
 
     :ivar restarts: how many times the workers were started again before they ended well.
@@ -109,15 +125,26 @@ def _run(argv: list[str], env: Mapping[str, str]) -> int:
         raise
 
 
-class elastic_launch:  # noqa: N801 - torch's name
+class elastic_launch(_Typed[P, T]):  # noqa: N801 - torch's name
     """Launches a function, or a command, on the workers of this node.
 
     ``elastic_launch(config, f)(*args)`` calls ``f(*args)`` in every worker, each in a fresh
     interpreter, and returns :class:`Results`, ``{global rank: result}`` of this node's
     workers, which also tells how many restarts were used. With a text in place of the
     function, that program is run and the results are ``None``. If workers fail for good,
-    :class:`ChildFailedError` says how; an interrupt of the caller ends them.
+    :class:`ChildFailedError` says how, and nothing else is printed of it; an interrupt of
+    the caller ends them.
     """
+
+    @overload
+    def __init__(
+        self: elastic_launch[P, T], config: LaunchConfig, entrypoint: Callable[P, T]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: elastic_launch[..., None], config: LaunchConfig, entrypoint: str
+    ) -> None: ...
 
     def __init__(self, config: LaunchConfig, entrypoint: Callable[..., Any] | str) -> None:
         if not (callable(entrypoint) or isinstance(entrypoint, str)):
@@ -125,13 +152,20 @@ class elastic_launch:  # noqa: N801 - torch's name
         self._config = config
         self._entrypoint = entrypoint
 
-    def __call__(self, *args: Any) -> Results:
+    def __call__(self, *args: P.args, **named: P.kwargs) -> Results[T]:
         """Runs the workers to their end."""
+        entry = self._entrypoint
+        if named and not callable(entry):
+            raise TypeError("a command has no arguments with names")
+        if named and callable(entry):
+            entry = functools.partial(entry, **named)
         with tempfile.TemporaryDirectory(prefix="muster_") as name:
-            return self._launch(Path(name), args)
+            return self._launch(Path(name), entry, args)
 
-    def _launch(self, directory: Path, args: tuple[Any, ...]) -> Results:
-        entry, events = self._entrypoint, directory / "events"
+    def _launch(
+        self, directory: Path, entry: Callable[..., Any] | str, args: tuple[Any, ...]
+    ) -> Results[Any]:
+        events = directory / "events"
         report = Path(os.environ.get("MUSTER_REPORT") or directory / ".report")
         argv = [str(command()), "run", *self._config._options()]
         argv.append(f"--event-log-handler=file:{events}")
@@ -162,14 +196,14 @@ class elastic_launch:  # noqa: N801 - torch's name
         if rc != 0 and not seen.failures and why and why.rank is not None:
             seen.failures, seen.first = {why.rank: culprit(why)}, why.rank
         if rc != 0 and seen.failures:
-            error = ChildFailedError._for_torch_too(title, seen.failures, seen.first)
-            error.verdict, error.report = why, story
+            error = ChildFailedError._for_torch_too(title, seen.failures, seen.first, why)
+            error.report = story
             raise error
         if rc != 0:
             how = f"with exit code {rc}" if rc > 0 else f"by signal {-rc}"
             told = f": {seen.reason}" if seen.reason else "; see standard error"
             raise LaunchError(f"{title}: the launcher ended {how}{told}")
-        results = Results()
+        results: Results[Any] = Results()
         results.restarts = seen.restarts
         for rank in sorted(seen.pids):
             pid = seen.pids[rank]
