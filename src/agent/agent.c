@@ -248,6 +248,7 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
             agent_kill_workers(a);
         break;
     case AGENT_FX_DRAIN:
+        agent_stopping_over(a);
         agent_phase(a, PHASE_OUTPUT);
         agent_phases_over(a);
         agent_watch_off(a);
@@ -272,6 +273,9 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         agent_end(a, fx);
         break;
     case AGENT_FX_LOG_SIGNAL:
+        agent_log(a, fx);
+        agent_show_stopping(a);
+        break;
     case AGENT_FX_LOG_WAITING:
     case AGENT_FX_LOG_KILL:
     case AGENT_FX_LOG_ABANDONED:
@@ -518,6 +522,7 @@ static void close_all(struct agent *a)
     uv_close((uv_handle_t *)&a->before_sleep, NULL);
     uv_close((uv_handle_t *)&a->wait.timer, NULL);
     uv_close((uv_handle_t *)&a->stuck_timer, NULL);
+    uv_close((uv_handle_t *)&a->starting.idle, NULL);
     if (a->handler)
         a->handler->ops->destroy(a->handler, on_gone, a);
     logs_close(a->logs, a->result->why == WHY_SUCCESS);
@@ -643,6 +648,7 @@ __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *o
     uv_timer_init(&a.loop, &a.timer);
     uv_timer_init(&a.loop, &a.wait.timer);
     uv_timer_init(&a.loop, &a.stuck_timer);
+    defer_init(&a.starting, &a.loop, agent_start_more, &a);
     start_watch_init(&a.start_watch, &a.loop, a.opts.log);
     a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
     rdzv_hostname(a.host, sizeof a.host);

@@ -17,6 +17,7 @@
 #include "logs/worker_logs.h"
 #include "loop/blocking_call.h"
 #include "loop/deadline.h"
+#include "loop/defer.h"
 #include "net/core/interfaces.h"
 #include "net/resolve.h"
 #include "rendezvous/core/rank_exchange.h"
@@ -100,6 +101,8 @@ struct agent {
     } talk;
     struct agent_worker *workers; /* owned, nproc of them */
     int64_t unanswered;
+    int64_t start_next;    /* the first that is still to be started */
+    struct defer starting; /* starts some more of them */
     uint64_t exits;
     int refused; /* errno of the first worker that could not be started, or 0 */
 
@@ -197,6 +200,7 @@ void agent_barrier(struct agent *a);
 /* workers.c */
 extern const struct guard_events agent_guard_events;
 void agent_start_workers(struct agent *a, int64_t attempt);
+void agent_start_more(void *agent);         /* the next of them; called by the loop */
 void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
 
 /* worker_results.c: the pipes of function workers */
@@ -283,6 +287,10 @@ void agent_measure_end(struct agent *a, enum agent_core_why why);
 void agent_on_run_closed(struct agent *a);
 void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms);
 void agent_wait_end(struct agent *a, bool came);
+
+/* On a terminal: how long the workers have to end, after a signal has told them to. */
+void agent_show_stopping(struct agent *a);
+void agent_stopping_over(struct agent *a);
 
 /* What we wait for, for people; nothing if we do not. */
 int agent_wait_text(struct agent *a, struct buf *b);

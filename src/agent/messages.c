@@ -117,6 +117,8 @@ static const struct agent_worker *worker_of(const struct agent *a,
     return &a->workers[fx->worker];
 }
 
+#define NAMED_MAX 8u /* ranks that one line names; the others are counted */
+
 /* A handler of Python's for SIGTERM runs when the interpreter is back from native code:
  * a collective that waits for a rank that is gone keeps it from ending. */
 static void log_waiting(struct agent *a)
@@ -128,9 +130,11 @@ static void log_waiting(struct agent *a)
 
     buf_init(&who, 512);
     for (int64_t i = 0; i < a->config->nproc; i++)
-        if (!a->workers[i].exited)
-            buf_printf(&who, "%s%" PRId64 " (pid %d)", count++ ? ", " : "",
+        if (!a->workers[i].exited && count++ < NAMED_MAX)
+            buf_printf(&who, "%s%" PRId64 " (pid %d)", count > 1 ? ", " : "",
                        a->range.base_rank + i, (int)a->workers[i].pid);
+    if (count > NAMED_MAX)
+        buf_printf(&who, " and %zu more", count - NAMED_MAX);
     buf_printf(&who, " %s not ended %u s after %s, and ", count > 1 ? "have" : "has",
                AGENT_TELL_MS / 1000, agent_signal_name(a->core.stop_sig));
     if (by == MONO_NEVER)

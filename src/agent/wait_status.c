@@ -242,3 +242,49 @@ void agent_wait_end(struct agent *a, bool came)
         log_wait_done(a);
     a->wait.logged = false;
 }
+
+/* ---- workers that were told to end ---- */
+
+static bool is_stopping(const struct agent *a)
+{
+    return a->core.phase == AGENT_STOPPING && a->core.why == WHY_SIGNAL &&
+           a->core.alive > 0;
+}
+
+static void on_stopping(uv_timer_t *timer)
+{
+    struct agent *a = timer->data;
+    const uint64_t by = a->core.due_ms, now = clock_mono_ms();
+    struct buf b;
+
+    if (!is_stopping(a)) {
+        agent_stopping_over(a);
+        return;
+    }
+    buf_init(&b, 256);
+    if (stopping_print(&b, a->core.alive,
+                       by == MONO_NEVER ? MONO_NEVER
+                       : by > now       ? by - now
+                                        : 0,
+                       a->core.interrupts == 1) == 0 &&
+        buf_u8(&b, 0) == 0)
+        status_line(a->opts.log, (const char *)buf_data(&b));
+    buf_fini(&b);
+}
+
+/* Nobody is waited for while workers run, so the timer is free. */
+void agent_show_stopping(struct agent *a)
+{
+    if (!on_screen(a) || !is_stopping(a))
+        return;
+    on_stopping(&a->wait.timer);
+    (void)uv_timer_start(&a->wait.timer, on_stopping, LINE_MS, LINE_MS);
+}
+
+void agent_stopping_over(struct agent *a)
+{
+    if (!on_screen(a))
+        return;
+    (void)uv_timer_stop(&a->wait.timer);
+    status_line(a->opts.log, NULL);
+}

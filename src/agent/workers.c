@@ -12,6 +12,9 @@
 #include "process/cgroup.h"
 #include "process/numa.h"
 
+#define START_LEAST 64 /* workers that are started in one turn of the loop, */
+#define START_MS    10 /* and for how long more of them are */
+
 void agent_forget_workers(struct agent *a)
 {
     start_watch_stop(&a->start_watch);
@@ -112,6 +115,55 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
     return rc;
 }
 
+/* The others are not started: no answers will come for them. */
+static void give_up_rest(struct agent *a)
+{
+    bool none = true;
+
+    for (int64_t i = a->start_next; i < a->config->nproc; i++) {
+        a->workers[i].answered = true;
+        a->unanswered--;
+        agent_post(a, AGENT_EV_EXIT, i, 127);
+    }
+    a->start_next = a->config->nproc;
+    for (int64_t i = 0; i < a->config->nproc; i++)
+        none = none && (a->workers[i].pid == 0 || a->workers[i].exited);
+    if (a->unanswered == 0 && none) /* Else the guard says so when they are gone. */
+        agent_post(a, AGENT_EV_EMPTY, 0, 0);
+}
+
+/* Thousands of them take seconds, and meanwhile a signal must be heard, and heartbeats
+ * sent: after a moment the loop has its turn. */
+static void start_some(struct agent *a)
+{
+    const uint64_t until_ms = clock_mono_ms() + START_MS;
+    struct muster_error err;
+    int rc = 0;
+
+    for (int64_t n = 0; a->start_next < a->config->nproc && rc == 0; n++) {
+        if (a->core.phase != AGENT_STARTING) {
+            give_up_rest(a);
+            return;
+        }
+        if (n >= START_LEAST && clock_mono_ms() >= until_ms) {
+            defer_call(&a->starting);
+            return;
+        }
+        rc = start_one(a, a->start_next, a->attempt, &err);
+        a->start_next += rc == 0;
+    }
+    if (rc == 0)
+        return;
+    agent_fail(a, &err);
+    give_up_rest(a);
+}
+
+void agent_start_more(void *agent)
+{
+    start_some(agent);
+    agent_pump(agent);
+}
+
 /* They are started in the order of local ranks, without waiting for each other. */
 void agent_start_workers(struct agent *a, int64_t attempt)
 {
@@ -122,6 +174,7 @@ void agent_start_workers(struct agent *a, int64_t attempt)
     a->started_ms = clock_mono_ms();
     a->started_us = clock_now().wall_us;
     a->unanswered = a->config->nproc;
+    a->start_next = 0;
     a->starts++;
     a->refused = 0;
     a->exits = 0;
@@ -130,21 +183,13 @@ void agent_start_workers(struct agent *a, int64_t attempt)
         rc = agent_watch_on(a, &err);
     if (rc == 0)
         rc = logs_attempt(a->logs, attempt, &err);
-    for (int64_t i = 0; i < a->config->nproc; i++) {
-        if (rc == 0)
-            rc = start_one(a, i, attempt, &err);
-        if (rc == 0)
-            continue;
-        agent_fail(a, &err);
-        for (; i < a->config->nproc; i++) { /* No answers will come for these. */
-            a->workers[i].answered = true;
-            a->unanswered--;
-            agent_post(a, AGENT_EV_EXIT, i, 127);
-        }
-        if (a->unanswered == 0)
-            agent_post(a, AGENT_EV_EMPTY, 0, 0);
+    if (rc == 0) {
+        a->oom_kills = cgroup_oom_kills("");
+        start_some(a);
+        return;
     }
-    a->oom_kills = cgroup_oom_kills(""); /* while they come up */
+    agent_fail(a, &err);
+    give_up_rest(a);
 }
 
 /* --- what the guard tells --------------------------------------------------------- */
@@ -163,7 +208,8 @@ static void all_answered(struct agent *a)
 {
     if (a->refused == 0) {
         for (int64_t i = 0; i < a->config->nproc; i++)
-            agent_worker_event(a, "START", i, NULL, NULL);
+            if (a->workers[i].pid) /* It may have been given up before it began. */
+                agent_worker_event(a, "START", i, NULL, NULL);
         agent_measure_started(a);
         agent_phases_started(a);
         agent_hang_begin(a);

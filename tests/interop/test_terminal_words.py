@@ -100,3 +100,39 @@ def test_a_lost_node_is_one_line(screen, tmp_path):
     (tmp_path / "end").touch()
     told = [x for x in words(text.partition("rank 0 of 2")[2]) if "lost" in x or "broke" in x or "SIGTERM" in x]
     assert len(told) == 1 and re.fullmatch(r"muster: \S+ was lost \(its connection broke\); rank 1 was there", told[0]), told
+
+
+STAYS = """
+import signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_ctrl_c_counts_down_and_again_kills(screen, tmp_path):
+    path = tmp_path / "stays.py"
+    path.write_text(STAYS)
+    s = screen([MUSTER, "run", "--standalone", "--nproc-per-node=2", str(path)])
+    s.read(r"up\s+up")
+    os.kill(s.process.pid, signal.SIGINT)
+    text = s.read(r"stopping 2 workers, 30 s \(Ctrl-C again kills them\)(.|\n)*stopping 2 workers, 2\d s")
+    assert "Sending process" not in text and "death signal" not in text, text
+    os.kill(s.process.pid, signal.SIGINT)
+    assert s.process.wait(30) == 1
+
+
+def test_ctrl_c_is_heard_while_workers_start(tmp_path):
+    """Thousands take seconds. Whoever has seen the first of them and typed the wrong number need not wait for the rest."""
+    count = 3000
+    argv = [MUSTER, "run", "--standalone", f"--nproc-per-node={count}", "--no-python", "sh", "-c", "echo up; exec sleep 600"]
+    p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert p.stdout.readline() == "up\n"
+        p.send_signal(signal.SIGINT)
+        started = 1 + sum(line == "up\n" for line in p.stdout)
+        assert p.wait(120) == 1 and started < count, started
+    finally:
+        p.kill()
+        p.wait()

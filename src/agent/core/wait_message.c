@@ -242,3 +242,14 @@ void waiting_slurm_names(const char *list, char *to)
     if (!add_names(to, list))
         *to = '\0';
 }
+
+int stopping_print(struct buf *b, int64_t workers, uint64_t left_ms, bool again)
+{
+    (void)buf_printf(b, "stopping %" PRId64 " worker%s", workers,
+                     workers == 1 ? "" : "s");
+    if (left_ms != MONO_NEVER)
+        (void)buf_printf(b, ", %" PRIu64 " s", (left_ms + 999) / 1000);
+    if (again)
+        (void)buf_append_str(b, " (Ctrl-C again kills them)");
+    return buf_error(b);
+}

@@ -41,6 +41,10 @@ struct waiting {
     int64_t wall_s; /* seconds since local midnight, now */
 };
 
+/* "stopping 2 workers, 30 s (Ctrl-C again kills them)": left_ms until they are killed,
+ * MONO_NEVER: they are not; again: whether another Ctrl-C would kill them. */
+int stopping_print(struct buf *b, int64_t workers, uint64_t left_ms, bool again);
+
 /* Appends the line, without a newline. 0 or MUSTER_ENOMEM. */
 int waiting_print(struct buf *b, const struct waiting *w);
 

@@ -365,10 +365,37 @@ static void test_names_from_outside(void **state)
     assert_int_equal(names_count(""), 0);
 }
 
+static void test_stopping(void **state)
+{
+    static const struct {
+        int64_t workers;
+        uint64_t left_ms;
+        bool again;
+        const char *want;
+    } stops[] = {
+        { 2, 30000, true, "stopping 2 workers, 30 s (Ctrl-C again kills them)" },
+        { 1, 29001, true, "stopping 1 worker, 30 s (Ctrl-C again kills them)" },
+        { 6000, 0, false, "stopping 6000 workers, 0 s" },
+        { 3, MONO_NEVER, true, "stopping 3 workers (Ctrl-C again kills them)" },
+    };
+    struct buf b;
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(stops); i++) {
+        buf_init(&b, 256);
+        assert_int_equal(
+            stopping_print(&b, stops[i].workers, stops[i].left_ms, stops[i].again), 0);
+        if (!span_eq(buf_span(&b), span_str(stops[i].want)))
+            fail_msg("%.*s", (int)buf_len(&b), (const char *)buf_data(&b));
+        buf_fini(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_stopping),
         cmocka_unit_test(test_gone),
         cmocka_unit_test(test_other_waits),
         cmocka_unit_test(test_roll),
