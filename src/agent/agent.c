@@ -244,6 +244,7 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         guard_signal_leftovers(a->guard, fx->sig);
         break;
     case AGENT_FX_KILL_ALL:
+        agent_log(a, fx);
         if (!fx->code || !agent_stacks_before(a, "do not end", agent_kill_workers, a))
             agent_kill_workers(a);
         break;

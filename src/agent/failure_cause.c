@@ -347,6 +347,12 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
                                        "this node for memory");
         put_limit(&f->text);
     }
+    if (logs_full(
+            a->logs)) /* Its last words may be lost, and it may have failed of it */
+        (void)buf_printf(&f->text,
+                         "; the file system of its log directory is full: %s (make "
+                         "room, or give another --log-dir)",
+                         logs_base(a->logs));
     e->text = buf_span(&f->text);
     take_words(f, e);
 }

@@ -268,7 +268,7 @@ void agent_failed(struct agent *a)
     log_cause(a, f, log_oom(a));
     if (logs_full(a->logs))
         note(
-            a->opts.log, NOTE_ERROR, AT_AGENT,
+            a->opts.log, NOTE_ERROR, AT_CAUSE,
             "the file system of the log directory is full: %s\nWorkers may have failed "
             "because of it. Make room, or give another --log-dir.",
             logs_base(a->logs));

@@ -171,6 +171,11 @@ void agent_log(struct agent *a, const struct agent_core_fx *fx)
              "Unable to shutdown process %d via %d, forcefully exiting via %d",
              (int)worker_of(a, fx)->pid, fx->sig, SIGKILL);
         break;
+    case AGENT_FX_KILL_ALL: /* In torch's words there is a line for each of them. */
+        if (n->screen && n->screen->brief && a->core.alive > 0)
+            note(n, NOTE_WARN, AT_JOB, "killing %" PRId64 " worker%s", a->core.alive,
+                 a->core.alive > 1 ? "s" : "");
+        break;
     case AGENT_FX_LOG_ABANDONED:
         note(n, NOTE_ERROR, AT_ABANDONED,
              "Process %d did not exit after SIGKILL within %us; abandoning and "
@@ -201,7 +206,6 @@ void agent_log(struct agent *a, const struct agent_core_fx *fx)
     case AGENT_FX_START:
     case AGENT_FX_LEFTOVERS:
     case AGENT_FX_JUDGE:
-    case AGENT_FX_KILL_ALL:
     case AGENT_FX_DRAIN:
     case AGENT_FX_BARRIER:
     case AGENT_FX_LEAVE:

@@ -218,5 +218,7 @@ def test_full_disk(tmp_path):
     finally:
         subprocess.run(["umount", full], check=True)
     assert got.returncode == 1
-    assert "exitcode  : 5" in got.stderr and "is full" in got.stderr, got.stderr
+    assert "exitcode  : 5" in got.stderr, got.stderr
+    verdict = next(x for x in got.stderr.splitlines() if x.startswith("muster: the job failed: "))
+    assert f"the file system of its log directory is full: {full}" in verdict, verdict
     assert got.stdout.startswith("[default0]:1\n[default0]:2\n")

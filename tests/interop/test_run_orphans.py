@@ -110,10 +110,10 @@ def test_ctrl_c_twice_at_a_terminal(tmp_path):
         os.write(terminal, b"\x03")
         until(b"ignored", 2)
         os.write(terminal, b"\x03")
-        until(b"got signal: 2", 1)
+        until(b"killing 2 workers", 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
         pid = 0
-        assert seen.count(b"Unable to shutdown process") == 2, seen
+        assert b"Unable to shutdown process" not in seen, seen  # which is for pipes
         until_gone(mark)
     finally:
         if pid:
