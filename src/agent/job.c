@@ -580,8 +580,29 @@ static struct record_entry entry_of(const struct agent *a, int64_t i)
     };
 }
 
-/* "node1 was lost (no sign of life for 10.2 s): the job had its coordinator there;
- * ranks 0 to 1 were there", as far as the record tells who it was. */
+/* "node1", as far as the record tells who it was, or where it was looked for. */
+static void put_coordinator(const struct agent *a, const struct record_node *node,
+                            struct buf *text)
+{
+    const struct rdzv_handler_ops *ops = a->handler->ops;
+    const char *endpoint = a->config->rdzv.endpoint, *host;
+    bool local = false, alone = false;
+    uint16_t port;
+
+    if (node->number)
+        (void)buf_append_span(text, node->host);
+    else if (endpoint && endpoint[0])
+        (void)buf_printf(text, "the store at %s", endpoint);
+    else if (ops->store_at && ops->store_at(a->handler, &host, &port, &local, &alone) &&
+             !alone)
+        (void)buf_printf(text, "the store at %s:%u", host, port);
+    else
+        (void)buf_append_str(text, "the store of the rendezvous");
+}
+
+/* "node1 was lost (its connection broke): it hosted the rendezvous and ranks 0 to 1" if
+ * its machine said so. Of silence we know only that we are cut off: "no sign of life
+ * for 10.2 s from node1, which hosted the rendezvous and ranks 0 to 1". */
 static void blame_coordinator(const struct agent *a, struct record_entry *e,
                               struct buf *text)
 {
@@ -591,7 +612,6 @@ static void blame_coordinator(const struct agent *a, struct record_entry *e,
     struct record_ranks ranks;
     struct record_node node = { 0 };
 
-    e->cause = CAUSE_NODE_LOST;
     e->rank = e->local_rank = e->pid = -1;
     e->place = e->path = e->body = (struct span){ 0 };
     e->at_us = silence.heard_us;
@@ -599,22 +619,23 @@ static void blame_coordinator(const struct agent *a, struct record_entry *e,
         record_host_of(r, round.node, &node)) {
         e->node = node.number;
         e->host = node.host;
-        (void)buf_append_span(text, node.host);
-    } else {
-        (void)buf_printf(text, "the store at %s", a->config->rdzv.endpoint);
     }
     const struct span farewell = record_farewell(r, node.number);
+    const bool cut_off = !farewell.n && !silence.broke;
+
+    e->cause = cut_off ? CAUSE_CUT_OFF : CAUSE_NODE_LOST;
+    if (cut_off)
+        (void)buf_printf(text, "no sign of life for %.1f s from ", silence.silent_s);
+    put_coordinator(a, &node, text);
     if (farewell.n)
-        (void)buf_printf(text, " left the job (%.*s): ", (int)farewell.n,
+        (void)buf_printf(text, " left the job (%.*s): it", (int)farewell.n,
                          (const char *)farewell.p);
-    else if (silence.broke)
-        (void)buf_append_str(text, " was lost (its connection broke): ");
     else
-        (void)buf_printf(text,
-                         " was lost (no sign of life for %.1f s): ", silence.silent_s);
+        (void)buf_append_str(text, cut_off ? ", which"
+                                           : " was lost (its connection broke): it");
     (void)buf_append_str(text, strncmp(a->config->rdzv.backend, "etcd", 4) == 0
-                                   ? "it hosted the workers' store"
-                                   : "it hosted the rendezvous");
+                                   ? " hosted the workers' store"
+                                   : " hosted the rendezvous");
     while (node.number && record_ranks_next(&round.body, &ranks))
         if (ranks.node == node.number && ranks.count == 1)
             (void)buf_printf(text, " and rank %" PRId64, ranks.first);

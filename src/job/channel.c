@@ -585,7 +585,8 @@ static void on_down(void *ctx, const struct muster_error *err)
           err->text);
     push_session_close(c->session);
     c->session = NULL;
-    if (c->attached) { /* The coordinator was there until now. */
+    /* The coordinator was there until now, unless nothing came from it any more. */
+    if (c->attached && err->code != MUSTER_ETIMEDOUT) {
         c->broke = true;
         c->heard = hub_clock();
     }

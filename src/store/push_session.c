@@ -68,7 +68,12 @@ static void broke(struct push_session *s, int uv)
 {
     struct muster_error err;
 
-    (void)err_set(&err, MUSTER_EHANGUP, "the connection to %s %s%s", s->conn->peer,
+    /* It is the network that says so, not the host. */
+    const bool silent =
+        uv == UV_ETIMEDOUT || uv == UV_EHOSTUNREACH || uv == UV_ENETUNREACH;
+
+    (void)err_set(&err, silent ? MUSTER_ETIMEDOUT : MUSTER_EHANGUP,
+                  "the connection to %s %s%s", s->conn->peer,
                   uv == UV_EOF ? "was closed by the host" : "broke: ",
                   uv == UV_EOF ? "" : uv_strerror(uv));
     down(s, &err);

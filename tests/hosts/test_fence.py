@@ -95,6 +95,26 @@ def test_a_node_that_is_cut_off_from_a_store(tmp_path: Path, hosted: str) -> Non
         assert nodes[2].wait(120) == 1, nodes[2].output()
 
 
+@pytest.mark.parametrize("way", ["to", "from"])
+def test_a_cable_that_carries_one_way(tmp_path: Path, way: str) -> None:
+    """What the last node sends to the host gets lost, or what the host sends to it. It says what it knows, and no more."""
+    with Rig(3, ipv6=False) as rig:
+        nodes = start(rig, tmp_path, range(3))
+        wait_for_world(tmp_path, 3, 0, nodes)
+        (tmp_path / "deaf-node3").touch()
+        deaf, mute = (rig[2], rig[0]) if way == "from" else (rig[0], rig[2])
+        at = now()
+        mute.run(["ip", "neigh", "replace", deaf.ip4, "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent"])
+        wait_for_world(tmp_path, 2, at, nodes)
+        check(tmp_path, "node3", at)
+        (tmp_path / "stop").touch()
+        assert nodes[0].wait(60) == 0 and nodes[1].wait(60) == 0, nodes[0].output() + nodes[1].output()
+        assert nodes[2].wait(120) == 1, nodes[2].output()
+        said = nodes[2].output()
+        assert "muster: this node was cut off: no sign of life for " in said, said
+        assert "from node1, which hosted the rendezvous" in said and "was lost" not in said, said
+
+
 @pytest.mark.parametrize("hosted", ["1", "0"])
 def test_a_node_whose_agent_is_stopped(tmp_path: Path, hosted: str) -> None:
     """Its guard ends the workers before the others begin; once it goes on it learns that, and joins again."""

@@ -71,7 +71,8 @@ const char *record_kind_name(enum record_kind kind); /* "FAILED"; "?" if unknown
     X(SUCCEEDED, "succeeded")                                                          \
     X(MEMBERSHIP, "membership") /* nodes came or went, so there is a new round */      \
     X(RENDEZVOUS, "rendezvous") /* no round came about, or its store failed */         \
-    X(HANG, "hang")
+    X(HANG, "hang")                                                                    \
+    X(CUT_OFF, "cut off") /* this node, from whoever may have gone on without it */
 
 enum record_cause {
 #define RECORD_CAUSE_ENUM(name, words) CAUSE_##name,

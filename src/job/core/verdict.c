@@ -125,7 +125,7 @@ static void put_time(struct buf *out, const struct record_entry *v, int64_t zone
 {
     const int64_t s = (v->at_us / 1000000 + zone_s) % 86400;
 
-    if (v->cause == CAUSE_NODE_LOST)
+    if (v->cause == CAUSE_NODE_LOST || v->cause == CAUSE_CUT_OFF)
         (void)buf_printf(out, INDENT "it was last heard of at %02d:%02d:%02d.%03d\n",
                          (int)(s / 3600), (int)(s / 60 % 60), (int)(s % 60),
                          (int)(v->at_us / 1000 % 1000));
@@ -220,6 +220,14 @@ static void put_others(struct buf *out, const struct record *r,
 {
     const bool of_node = v->cause == CAUSE_NODE_LOST || v->cause == CAUSE_RENDEZVOUS;
     struct record_entry ended;
+
+    if (v->cause == CAUSE_CUT_OFF) {
+        (void)buf_append_str(out,
+                             "muster: its machine is down, or the network to it; if "
+                             "it is up, the job may go on there without this "
+                             "node\n");
+        return;
+    }
     const bool known = record_find(r, RECORD_ENDED, v->round, &ended);
     const int64_t others = known ? ended.total - ranks_of(r, v) : 0;
     const int64_t nodes = known ? ended.code - (v->cause == CAUSE_NODE_LOST) : 0;
@@ -309,7 +317,10 @@ bool verdict_print(struct buf *out, const struct record *r,
 
     if (!record_find(r, RECORD_VERDICT, -1, &v) || v.cause == CAUSE_SUCCEEDED)
         return false;
-    (void)buf_printf(out, "muster: the job failed: %s", style->colours ? RED : "");
+    (void)buf_printf(out, "muster: %s: %s",
+                     v.cause == CAUSE_CUT_OFF ? "this node was cut off"
+                                              : "the job failed",
+                     style->colours ? RED : "");
     put_cause(out, &v);
     (void)buf_printf(out, "%s\n", style->colours ? PLAIN : "");
     if (v.place.n)

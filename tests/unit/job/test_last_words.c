@@ -212,6 +212,27 @@ static void test_verdict(void **state)
                  "1: trian: not found (exit code 127)\n"
                  "muster: no restarts were allowed (--max-restarts)\n"
                  "muster: the whole story: r.json\n")));
+    buf_clear(&b);
+    /* Whoever hears nothing does not know what became of the job. */
+    e = (struct record_entry){ .number = 4,
+                               .kind = RECORD_VERDICT,
+                               .cause = CAUSE_CUT_OFF,
+                               .round = 2,
+                               .rank = -1,
+                               .at_us = 3661500000,
+                               .host = span_str("node1"),
+                               .text = span_str("no sign of life for 10.2 s from "
+                                                "node1, which hosted the rendezvous") };
+    assert_int_equal(record_add(&r, &e), 0);
+    assert_true(verdict_print(&b, &r, &style));
+    assert_true(span_eq(
+        buf_span(&b),
+        span_str("muster: this node was cut off: no sign of life for 10.2 s from "
+                 "node1, which hosted the rendezvous\n"
+                 "          it was last heard of at 01:01:01.500\n"
+                 "muster: its machine is down, or the network to it; if it is up, the "
+                 "job may go on there without this node\n"
+                 "muster: the whole story: r.json\n")));
     buf_fini(&b);
     record_fini(&r);
 }
