@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/text.h"
+#include "loop/clock.h"
 #include "rendezvous/c10d_backend_int.h"
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/secured.h"
@@ -22,7 +23,7 @@
 #define CAPS (&RESERVED_CAPS[1]) /* the client adds the slash */
 
 #define ANSWER_MS       5000u /* for a server to answer */
-#define MOST_REOPENED   6u
+#define MOST_REOPENED   6u    /* without a secret; and so often the pause is doubled */
 #define REOPEN_PAUSE_MS 20u
 
 static void c10d_on_deferred(uv_timer_t *t);
@@ -68,16 +69,19 @@ void c10d_describe(const struct c10d *c, const struct muster_error *err,
 
 /* A connection that breaks or falls silent while we are still opening is made again:
  * the network failed, or the server is being restarted. A server that hangs up each
- * time does not want us. */
+ * time does not want us; but one with a secret may be hanging up on strangers who flood
+ * it, and say no to us in words. */
 static bool reopen(struct c10d *c, int status)
 {
     if (!c->on_open || (status != MUSTER_EHANGUP && status != MUSTER_ETIMEDOUT) ||
-        c->file || c->memory || c->reopened >= MOST_REOPENED)
+        c->file || c->memory || clock_mono_ms() >= c->open_by_ms ||
+        (!c->auth && c->reopened >= MOST_REOPENED))
         return false;
     trace(c->trace, TRACE_INFO, "%s: the connection broke; connecting again", c->where);
     c->deferred.err.code = 0;
     (void)uv_timer_start(&c->deferred.timer, c10d_on_deferred,
-                         REOPEN_PAUSE_MS << c->reopened++, 0);
+                         REOPEN_PAUSE_MS << MIN_OF(c->reopened, MOST_REOPENED), 0);
+    c->reopened++;
     return true;
 }
 
@@ -190,7 +194,7 @@ static void c10d_on_connected(void *ctx, int status, const struct muster_error *
     if (c->closing)
         return;
     if (status < 0) {
-        c->reopened = MOST_REOPENED; /* We tried until the time was up. */
+        c->open_by_ms = clock_mono_ms(); /* We tried until the time was up. */
         connected(c, status, err);
     } else {
         put_sentinel(c);
@@ -204,6 +208,8 @@ void c10d_connect(struct c10d *c)
 
     assert(!c->state && !c->connecting);
     c->connecting = true;
+    if (!c->open_by_ms)
+        c->open_by_ms = clock_mono_ms() + c->read_ms;
     /* The first time the host may not have started yet, so keep trying; later it was
      * there before. */
     rc = c10d_open_store(c, c->lost_by_ms != 0, c10d_on_connected, c, &c->state, &err);

@@ -51,6 +51,7 @@ struct server_auth {
     struct map addresses;
     size_t admitted;              /* connections, open now */
     size_t unproven;              /* connections without a proof, open now */
+    struct address *most;         /* borrowed; has most of them, or did so lately */
     size_t unproven_most;         /* at most, to leave descriptors for members */
     size_t unproven_held;         /* bytes that these connections hold */
     struct address *first, *last; /* borrowed; they take turns with munge */
@@ -135,6 +136,8 @@ static void release_address(struct server_auth *a, struct address *e)
 {
     if (e->unproven || e->members)
         return;
+    if (a->most == e)
+        a->most = NULL;
     map_remove(&a->addresses, &e->link);
     mem_free(e);
 }
@@ -186,20 +189,20 @@ static void opening_free(struct opening *o);
 
 /* ---- Coming and going ---- */
 
-/* Closes the connection that has waited longest without a proof. Members prove
- * themselves within milliseconds, so they get in even if others open connections all
- * the time. */
-static void make_room(struct store_server *s)
+/* Of the address that has most connections without a proof, closes the one that has
+ * waited longest. A member may be far away and take a while, but it has few of them, so
+ * it gets in however many others open. `came` has just got one more: an address that
+ * grows takes the lead as soon as it has it. */
+static void make_room(struct store_server *s, struct address *came)
 {
-    for (struct conn *c = s->timed.first; c; c = c->next) {
-        if (c->admitted || !c->proof)
-            continue;
-        turn_away(s, c,
-                  "%zu connections have not proven themselves, and it is the "
-                  "oldest of them",
-                  s->auth->unproven);
-        return;
-    }
+    struct address *most = s->auth->most;
+
+    if (!most || came->unproven >= most->unproven)
+        most = s->auth->most = came;
+    turn_away(s, most->first->conn,
+              "%zu connections have not proven themselves, most of them (%u) come from "
+              "its address, and it is the oldest of them",
+              s->auth->unproven, most->unproven);
 }
 
 bool server_auth_came(struct store_server *s, struct conn *c)
@@ -222,7 +225,9 @@ bool server_auth_came(struct store_server *s, struct conn *c)
                   "it is the oldest of them",
                   UNPROVEN_EACH);
     else if (s->auth->unproven > s->auth->unproven_most)
-        make_room(s);
+        make_room(s, e);
+    else if (!s->auth->most || e->unproven > s->auth->most->unproven)
+        s->auth->most = e;
     return true;
 }
 

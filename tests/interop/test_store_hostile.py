@@ -691,11 +691,72 @@ def test_connections_without_a_proof_make_room(closed_door):
     assert held[-1].sock.recv(4) == b"\1\2\3\4"  # all of them are accepted
     assert its_own(closed_door, request(SET, "/k", "v"), request(GET, "/k")) == blob("v")
     assert closes(held[0])
-    closed_door.wait_for_log("connections have not proven themselves, and it is the oldest of them")
+    closed_door.wait_for_log("come from its address, and it is the oldest of them")
     held[-1].raw(request(PING) + b"\1\2\3\4")
     assert held[-1].sock.recv(4) == b"\1\2\3\4"
     for w in held:
         w.close()
+
+
+def test_a_flood_from_elsewhere_does_not_push_a_slow_member_out(closed_door):
+    """Who is far away takes long to prove itself. It is the oldest, but it is not one of many."""
+    slow = [Wire(closed_door, source="127.0.0.2"), Wire(closed_door, source="127.0.0.3")]
+    flood = [Wire(closed_door) for _ in range(900)]
+    assert closes(flood[0])
+    for w in slow:
+        w.raw(request(PING) + b"\1\2\3\4")
+        assert w.sock.recv(4) == b"\1\2\3\4"
+    for w in flood + slow:
+        w.close()
+
+
+@pytest.mark.parametrize("words", [1, 2])
+def test_a_member_that_is_hung_up_on_tries_again(closed_door, tmp_path, words):
+    """After its first words, or later on the way to its proof: until its time is up, and not six times alone."""
+    hung_up = 0
+    proxy = socket.create_server(("127.0.0.1", 0))
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    node = subprocess.Popen([MUSTER, "run", "--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{proxy.getsockname()[1]}",
+                             "--rdzv-conf=is_host=0,read_timeout=60", f"--token-file={tmp_path}/token", "--no-python", "true"],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def carry(a, b):
+        try:
+            while data := a.recv(65536):
+                b.sendall(data)
+            b.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    ends = []
+    proxy.settimeout(0.2)
+    while node.poll() is None:
+        try:
+            client, _ = proxy.accept()
+        except TimeoutError:
+            continue
+        client.settimeout(10)
+        server = socket.create_connection(("127.0.0.1", closed_door.port))
+        if hung_up < 10:
+            hung_up += 1
+            try:
+                for _ in range(words - 1):
+                    server.sendall(client.recv(65536))
+                    client.sendall(server.recv(65536))
+                client.recv(1)
+            except OSError:
+                pass
+            client.close()
+            server.close()
+            continue
+        ends += [client, server]
+        for pair in ((client, server), (server, client)):
+            threading.Thread(target=carry, args=pair, daemon=True).start()
+    said = node.communicate()[0]
+    assert (hung_up, node.returncode) == (10, 0), said
+    for end in [*ends, proxy]:
+        end.close()
 
 
 def test_requests_without_a_proof_are_counted(closed_door):

@@ -211,6 +211,8 @@ static void on_leave(struct coordinator *c, struct node_session *session,
  * coordinator that is no more ---- */
 
 #define MAX_GRACE_MS 60000u
+#define GONE_LEAST   1024u
+#define GONE_MOST    65536u
 
 /* The node is in a round that this coordinator does not know, so the host was restarted
  * while the run went on. The nodes of the round come back one by one, and those that
@@ -511,6 +513,16 @@ static void lose_session(struct coordinator *c, struct node_session *session,
     node_session_remove(c, session);
 }
 
+/* How many nodes may be away and come back. All of a run may lose their connections at
+ * once, and more than that are not nodes: without a secret anybody may join and vanish,
+ * as often as a network allows, and ask to be waited for. */
+static size_t gone_most(const struct coordinator *c)
+{
+    const uint64_t nodes = (uint64_t)MAX_OF(c->settings.max_nodes, 0);
+
+    return (size_t)MIN_OF(MAX_OF(2 * nodes, (uint64_t)GONE_LEAST), (uint64_t)GONE_MOST);
+}
+
 static void coordinator_gone(struct coordinator *c, const struct coordinator_event *ev,
                              struct coordinator_fx *fx)
 {
@@ -530,7 +542,10 @@ static void coordinator_gone(struct coordinator *c, const struct coordinator_eve
         by_ms = MAX_OF(by_ms, c->settled_by_ms);
     c->by_peer[ev->peer] = NULL;
     coordinator_gone_begin(c, session, by_ms);
-    if (by_ms <= ev->now.mono_ms) {
+    if (c->gone_count > gone_most(c)) {
+        lose_session(c, c->gone.first, fx, "too many others are away, too");
+        coordinator_settle(c, fx, ev->now);
+    } else if (by_ms <= ev->now.mono_ms) {
         lose_session(c, session, fx, "its connection broke");
         coordinator_settle(c, fx, ev->now);
     }

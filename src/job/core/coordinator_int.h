@@ -68,6 +68,7 @@ struct coordinator {
     struct node_session_list requests;
     /* in their grace, the one that will be lost first comes first */
     struct node_session_list gone;
+    size_t gone_count;
     size_t torch_nodes;       /* torchrun's nodes in the state */
     int64_t lead_us;          /* how far their fastest clock is ahead of ours */
     uint64_t last_call_by_ms; /* of an open round that has enough nodes */

@@ -76,6 +76,7 @@ void coordinator_gone_begin(struct coordinator *c, struct node_session *session,
         before = before->gone_prev;
     session->lost_by_ms = by_ms;
     LIST_INSERT(&c->gone, before, session, gone_prev, gone_next);
+    c->gone_count++;
 }
 
 void coordinator_gone_end(struct coordinator *c, struct node_session *session)
@@ -83,6 +84,7 @@ void coordinator_gone_end(struct coordinator *c, struct node_session *session)
     if (session->lost_by_ms == MONO_NEVER)
         return;
     LIST_REMOVE(&c->gone, session, gone_prev, gone_next);
+    c->gone_count--;
     session->lost_by_ms = MONO_NEVER;
 }
 

@@ -1118,6 +1118,38 @@ static void a_crowd_that_vanishes_after_hello(void **state)
     world_fini(&w);
 }
 
+/* Without a secret anybody may join and vanish, and ask to be waited for. */
+static void a_crowd_that_joins_and_vanishes(void **state)
+{
+    enum { CROWD = 20000 };
+    size_t before, most = 0;
+    struct world w;
+
+    (void)state;
+    world_init(&w, 1, 2);
+    before = bytes_held();
+    for (uint32_t i = 0; i < CROWD; i++) {
+        struct coord_msg hello = hello_of(&w, i),
+                         join = { .kind = COORD_JOIN, .count = 1 };
+        struct coordinator_event ev = { COORDINATOR_MSG, .now = w.now, .peer = i % 7 };
+
+        hello.grace_ms = 60000;
+        ev.msg = &hello;
+        assert_int_equal(coordinator_step(w.host, &ev, &w.fx, NULL), 0);
+        ev.msg = &join;
+        assert_int_equal(coordinator_step(w.host, &ev, &w.fx, NULL), 0);
+        ev =
+            (struct coordinator_event){ COORDINATOR_GONE, .now = w.now, .peer = i % 7 };
+        assert_int_equal(coordinator_step(w.host, &ev, &w.fx, NULL), 0);
+        most = MAX_OF(most, coordinator_nodes(w.host));
+        w.now.mono_ms += i % 3 == 0;
+    }
+    print_message("%d nodes: %zu at once, %zu KiB\n", CROWD, most,
+                  (bytes_held() - before) >> 10);
+    assert_true(most <= 1100 && bytes_held() - before < (8u << 20));
+    world_fini(&w);
+}
+
 /* The store ends with its host, but not while a node may be dialling again that has not
  * heard of the end. */
 static void the_host_waits_for_nodes_cut_off_at_the_end(void **state)
@@ -1149,6 +1181,7 @@ int main(void)
         cmocka_unit_test(a_rank_is_resumed_once),
         cmocka_unit_test(a_node_that_vanishes_after_hello_costs_nothing),
         cmocka_unit_test(a_crowd_that_vanishes_after_hello),
+        cmocka_unit_test(a_crowd_that_joins_and_vanishes),
         cmocka_unit_test(a_full_round_completes_at_once),
         cmocka_unit_test(the_last_call_ends_an_elastic_round),
         cmocka_unit_test(later_rounds_do_not_wait_for_strangers),
