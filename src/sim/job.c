@@ -271,12 +271,43 @@ static const char *const fault_names[FAULT_COUNT] = { "reset",   "half", "cut",
 /* By default nodes may be silent for 15 s, and need some of it to find each other. */
 #define SILENT_US    (8 * OS_SECOND)
 #define HEARTBEAT_US (5 * OS_SECOND)
+#define AWAKE_US     (10 * OS_SECOND) /* after which a node knows what it has missed */
 
 static void calm_from(uint64_t t)
 {
-    if (t > os.t + SILENT_US && os.t > 0)
-        the_job->long_outage = true;
     the_job->last_fault_t = MAX_OF(the_job->last_fault_t, t);
+}
+
+/* The node cannot reach the others until then, or they cannot reach it. */
+static void away_until(const struct job_node *n, uint64_t t)
+{
+    struct job *j = the_job;
+
+    calm_from(t);
+    if (t <= os.t + SILENT_US)
+        return;
+    j->away_us += t - os.t;
+    if (n->index == j->set.host && !j->etcd_members && !j->set.plain)
+        j->long_outage = true; /* The others give up a host that is silent. */
+}
+
+/* Likewise, because of the network. Except on etcd-v3, a node that has not reached the
+ * host, or etcd, for so long ends, and closes the run for the others if its goodbye
+ * gets through. */
+static void cut_until(const struct job_node *n, uint64_t t)
+{
+    away_until(n, t);
+    the_job->long_outage |=
+        t > os.t + SILENT_US && strcmp(the_job->set.backend, "etcd-v3") != 0;
+}
+
+bool job_awake(const struct job_node *n)
+{
+    uint64_t away_t = MAX_OF(n->agent->stopped_t, n->job->half_t);
+
+    for (size_t i = 0; i < os.machine_count; i++)
+        away_t = MAX_OF(away_t, MAX_OF(os.down_t[i][n->index], os.down_t[n->index][i]));
+    return away_t == 0 || os.t > away_t + AWAKE_US;
 }
 
 static struct os_process *any_worker(void)
@@ -352,15 +383,15 @@ static void on_fault(void *arg, uint64_t kind)
         return;
     case FAULT_HALF:
         j->cuts += os_reset(n->index, OS_MACHINES, true) > 0;
-        calm_from(os.t +
-                  HEARTBEAT_US); /* By then the other side has noticed it, too. */
+        j->half_t = os.t + HEARTBEAT_US; /* By then the other side has noticed it. */
+        calm_from(j->half_t);
         return;
     case FAULT_CUT:
     case FAULT_ONE_WAY:
         j->cuts++;
         cut(n->index, kind == FAULT_CUT, until_t);
         job_etcd_cut(n, until_t);
-        calm_from(until_t);
+        cut_until(n, until_t);
         return;
     case FAULT_KILL:
     case FAULT_POWER:
@@ -373,8 +404,14 @@ static void on_fault(void *arg, uint64_t kind)
         if (!n->agent)
             return;
         j->stops++;
+        if (j->only_pauses)
+            until_t = os.t + os_random(OS_SECOND, 300 * OS_SECOND);
         os_stop_until(n->agent, until_t);
-        calm_from(until_t);
+        if (j->only_pauses && os_chance(2)) /* the whole machine */
+            for (p = os.processes; p; p = p->next)
+                if (p->machine == n->machine)
+                    os_stop_until(p, until_t);
+        away_until(n, until_t);
         return;
     case FAULT_JUMP:
         n->machine->wall_us += (int64_t)os_random(0, 240) * 1000000 - 120000000;
@@ -414,6 +451,7 @@ static uint64_t any_fault(const struct job *j)
                                        FAULT_JUMP, FAULT_RESET };
 
     return j->only_resets     ? FAULT_RESET
+           : j->only_pauses   ? FAULT_STOP
            : j->only_failures ? mild[os_random(0, ARRAY_LEN(mild))]
                               : os_random(0, FAULT_COUNT);
 }
@@ -436,14 +474,15 @@ enum theme {
     THEME_CALM,    /* nothing goes wrong */
     THEME_RESET,   /* connections are reset */
     THEME_FAIL,    /* workers fail; connections are reset, clocks are set */
+    THEME_PAUSE,   /* processes are stopped for seconds to minutes */
     THEME_STORM,   /* anything goes wrong */
     THEME_MEMORY,  /* one allocation fails */
     THEME_CLUSTER, /* members of the etcd cluster fail, and nothing else */
     THEME_STARVE   /* anything goes wrong, and an allocation fails */
 };
 
-static const char *const theme_names[] = { "calm",   "reset",   "fail",  "storm",
-                                           "memory", "cluster", "starve" };
+static const char *const theme_names[] = { "calm",  "reset",  "fail",    "pause",
+                                           "storm", "memory", "cluster", "starve" };
 
 static void draw_settings(struct job *j, const char *backend, enum theme theme)
 {
@@ -455,7 +494,8 @@ static void draw_settings(struct job *j, const char *backend, enum theme theme)
     s->max_nodes = (int64_t)s->nodes;
     s->min_nodes = s->max_nodes;
     if (strcmp(backend, "static") != 0 &&
-        (theme == THEME_STORM || theme == THEME_STARVE) && os_chance(2))
+        (theme == THEME_STORM || theme == THEME_STARVE || theme == THEME_PAUSE) &&
+        os_chance(2))
         s->min_nodes = (int64_t)os_random(1, s->nodes + 1);
     s->nproc = (int64_t)os_random(1, 3);
     s->max_restarts = (int64_t)os_random(0, 4);
@@ -514,6 +554,7 @@ static void draw_faults(struct job *j, enum theme theme)
     }
     j->only_resets = theme == THEME_RESET;
     j->only_failures = theme == THEME_FAIL;
+    j->only_pauses = theme == THEME_PAUSE;
     if (os_chance(2)) {
         j->moments = (unsigned)count;
         return;
@@ -539,7 +580,10 @@ static bool all_ended(const struct job *j)
 
 #define VAIN_US       (30 * OS_SECOND) /* that a node may wait for nodes that ended */
 #define HOST_WAITS_US (4 * OS_SECOND)  /* for others, before it ends with its store */
-#define END_US        (8 * OS_SECOND) /* from the end of the work to the end of the node */
+#define WAITS_LATE_US                                                                  \
+    (45 * OS_SECOND)           /* from a loss to the wait for the next round           \
+                                */
+#define END_US (8 * OS_SECOND) /* from the end of the work to the end of the node */
 
 /* If only connections were reset, the job must run as if nothing had happened. */
 static void check_unharmed(const struct job *j)
@@ -571,7 +615,9 @@ static bool could_go_on(const struct job *j)
     for (size_t i = 0; i < j->set.nodes; i++)
         left += !j->nodes[i].given_up;
     return strcmp(j->set.backend, "static") != 0 && !j->host_lost && !j->long_outage &&
-           j->signals == 0 && (int64_t)left >= j->set.min_nodes &&
+           /* Whoever misses a node waits for it, but may take long to begin with it. */
+           j->away_us + WAITS_LATE_US <= j->set.join_s * OS_SECOND && j->signals == 0 &&
+           (int64_t)left >= j->set.min_nodes &&
            /* A node that is killed may have served the store of the workers. */
            j->worker_failures + j->kills <= j->set.max_restarts &&
            !j->set.workers_fail_with_peers && !j->starved && !j->strays;
@@ -641,6 +687,9 @@ static void check_reasons(const struct job *j)
         if (n->exit_code != 0 && !explained && (n->error == 0 || !n->text[0]))
             os_fail("%s ends with %d and does not say why (%d)", n->machine->name,
                     n->exit_code, n->why);
+        if (n->error == MUSTER_EPROTO || n->error == MUSTER_ESTATE)
+            os_fail("%s ends because it cannot read what another node has written: %s",
+                    n->machine->name, n->text);
         if (n->why == WHY_SIGNAL && !n->signalled)
             os_fail("%s was ended by a signal that nobody sent", n->machine->name);
     }
@@ -662,7 +711,7 @@ static void check_end(const struct job *j, enum theme theme)
     check_no_vain_wait(j);
     check_reasons(j);
     job_check_budget(j);
-    if (theme == THEME_STORM && could_go_on(j))
+    if ((theme == THEME_STORM || theme == THEME_PAUSE) && could_go_on(j))
         check_went_on(j);
 }
 

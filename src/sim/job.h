@@ -86,7 +86,7 @@ struct job_settings {
 
 /* One world of the job: workers that have found each other. */
 struct job_meeting {
-    int64_t world;
+    int64_t world, round;
     char master[64];
     int64_t restarts; /* before it */
     size_t met;       /* workers that have passed its barrier */
@@ -105,12 +105,15 @@ struct job {
     uint64_t done_us;               /* how much of work_us is done */
     uint64_t done_t;                /* when all of it was done; OS_NEVER: not yet */
     size_t etcd_members;            /* of the cluster; 0: there is none */
-    bool long_outage;      /* a node was away for longer than it may be silent */
+    bool long_outage;      /* the host, or etcd, was away for longer than it may be */
+    uint64_t away_us;      /* how long nodes were away for longer than that, in all */
     uint64_t last_fault_t; /* when the last fault is over */
+    uint64_t half_t;       /* until then one side alone knows that a connection broke */
     unsigned cuts, kills, stops, signals; /* faults so far */
     unsigned starved;                     /* agents of which an allocation has failed */
     unsigned moments;         /* how many faults job_moment() has still to cause */
     bool only_resets;         /* those are resets */
+    bool only_pauses;         /* those are pauses */
     bool only_failures;       /* workers fail, and nothing that costs a node its seat */
     bool cluster_alone;       /* faults hit only the etcd cluster */
     unsigned strays;          /* workers of a lost node that came to a later world */
@@ -127,6 +130,7 @@ extern struct job *the_job;
  * moment, and one may follow now. */
 void job_moment(void);
 
+bool job_awake(const struct job_node *n); /* neither stopped nor cut off lately */
 struct job_node *job_current(void); /* whose agent runs; NULL: something else does */
 
 /* Plays one job. False: a promise was broken, and os.fail says which. */

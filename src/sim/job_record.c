@@ -246,7 +246,7 @@ int __wrap_record_add(struct record *r, const struct record_entry *e)
            " of %" PRId64 "%s",
            e->number, record_kind_name(e->kind), record_cause_name(e->cause), e->round,
            e->rank, e->count, e->total, job_shares_record(n) ? "" : " (its own)");
-    if (e->kind == RECORD_VERDICT)
+    if (e->kind == RECORD_VERDICT && !n->concludes)
         n->blames_worker = by_a_worker(e);
     /* A coordinator that takes over numbers its first entries before it has got those
      * of the one before from all nodes, so that this does not hold any more. */

@@ -132,8 +132,24 @@ static int new_meeting(struct job_worker *w)
     (void)snprintf(m->master, sizeof m->master, "%.40s:%.8s", job_env(w, "MASTER_ADDR"),
                    job_env(w, "MASTER_PORT"));
     m->restarts = w->counted ? job_worker_number(w, "TORCHELASTIC_RESTART_COUNT") : -1;
+    m->round = w->round;
     m->full_t = OS_NEVER;
     return (int)j->meeting_count++;
+}
+
+/* A world is whole, so that no worker of an earlier one may live, unless it is being
+ * ended. An agent that is stopped or cut off cannot know that. */
+static void check_alone(const struct job_meeting *m)
+{
+    for (const struct os_process *p = os.processes; p; p = p->next) {
+        const struct job_worker *w = p->arg;
+
+        if (p->main == job_worker_main && p->state != OS_ENDED && w->meeting != m &&
+            w->meeting && w->round < m->round && !w->told && job_awake(w->node))
+            os_fail("%s of round %" PRId64
+                    " lives beside the whole world of round %" PRId64,
+                    p->name, w->round, m->round);
+    }
 }
 
 /* The worker passes the barrier. Checks all that torch's process group relies on. */
@@ -183,6 +199,7 @@ static void join_meeting(struct job_worker *w, size_t index)
     if ((int64_t)++m->met < m->world || m->lost)
         return;
     m->full_t = os.t;
+    check_alone(m);
     job_moment();
     os_log("job", "a world of %" PRId64 " is whole", m->world);
     /* If all the work is done already, this only takes a moment. */

@@ -28,8 +28,9 @@ static const char *kind_of(const char *kind, uint64_t seed)
 /* Kinds of whole jobs: "job", "job-<backend>", "job-<backend>-<theme>". */
 static const char *const job_backends[] = { "c10d",    "plain",   "static",
                                             "etcd-v3", "etcd-v2", "etcd" };
-static const char *const job_themes[] = { "calm",   "reset",   "fail",   "storm",
-                                          "memory", "cluster", "starve", "any" };
+static const char *const job_themes[] = { "calm",    "reset",  "fail",
+                                          "pause",   "storm",  "memory",
+                                          "cluster", "starve", "any" };
 
 static bool job_kind(const char *kind, uint64_t seed, const char **backend,
                      const char **theme)

@@ -340,6 +340,11 @@ static int exchange_answer(struct rank_exchange *x, const struct talk_event *ev,
         return talk_fail(fx, ev->status, "agreeing on ranks: %s", ev->text);
     if (x->rank == 0 && !x->sharing)
         return share(x, ev, fx);
+    if (ev->reply->value.n == 0 && x->can_rejoin) {
+        fx->kind =
+            TALK_REJOIN; /* The store has forgotten the round: it is long over. */
+        return 0;
+    }
     rc = rank_range_parse(&x->range, ev->reply->value, &err);
     if (rc < 0)
         return talk_fail(fx, rc, "%s", err.text);
