@@ -239,11 +239,9 @@ static void put_others(struct buf *out, const struct record *r,
     if (others > 0)
         (void)buf_printf(out,
                          "%" PRId64 " other rank%s on %" PRId64
-                         " node%s stopped because of it; ",
-                         others, others > 1 ? "s" : "", nodes,
-                         nodes > 1    ? "s were"
-                         : others > 1 ? " were"
-                                      : " was");
+                         " node%s %s stopped because of it; ",
+                         others, others > 1 ? "s" : "", nodes, nodes > 1 ? "s" : "",
+                         others > 1 ? "were" : "was");
     if (of_node) { /* No restart was counted, so say what the others waited for. */
         put(out,
             v->body.n ? v->body : span_str("the group could not go on without it"));
