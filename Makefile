@@ -6,10 +6,11 @@ SECONDS ?= 60
 SEEDS   ?= 10000
 MINUTES ?= 5
 T       ?=
+export PATH := $(CURDIR)/build/root/bin:$(PATH)# see packaging/local
 TESTS_IN = $(BUILD)/$(1) -Dwerror=true -Db_lundef=false
 
 .PHONY: all help deps setup check test trials trials-gpu lint demo demo-torch bench asan tsan clang fuzz \
-    sim soak format install uninstall static deb wheel wheel-aarch64 clean
+    sim soak format install uninstall static static-aarch64 deb wheel wheel-aarch64 clean
 
 all: setup ## build the product: build/muster and build/libmuster.so (half a minute)
 	@ninja -C $(BUILD) product
@@ -101,7 +102,7 @@ format: ## format every source with the pinned clang-format
 
 install: all ## install below PREFIX=/usr/local
 	@meson configure $(BUILD) -Dprefix=$(abspath $(PREFIX)) -Dlibdir=$(LIBDIR)
-	@ninja -C $(BUILD)
+	@ninja -C $(BUILD) installed
 	@meson install -C $(BUILD) --no-rebuild
 	@test -n "$(DESTDIR)" || ! test -w /etc/ld.so.cache || ldconfig
 
@@ -113,6 +114,13 @@ static: ## one file, nothing else needed: build/static/muster
 	@test -f $(BUILD)/static/build.ninja || meson setup $(BUILD)/static \
 	    -Dbundle=all -Dtests=false -Dbuildtype=release
 	@ninja -C $(BUILD)/static muster
+
+static-aarch64: ## the same for 64-bit Arm, built on this machine: build/static-aarch64/muster
+	@scripts/deps cross
+	@packaging/sysroot
+	@test -f $(BUILD)/static-aarch64/build.ninja || meson setup $(BUILD)/static-aarch64 \
+	    --cross-file $(BUILD)/aarch64/cross.ini -Dbundle=all -Dtests=false -Dbuildtype=release
+	@ninja -C $(BUILD)/static-aarch64 muster
 
 deb: ## a Debian package
 	@scripts/deps deb

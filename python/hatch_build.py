@@ -94,6 +94,7 @@ OLDEST = (2, 28)
 OLD_ENOUGH = re.compile(
     r"pthread_\w+|sem_\w+|dl(open|sym|close|error|addr)|__libc_start_main"
     r"|l?stat(64)?|fstat(at)?(64)?|gettid|close_range"
+    r"|__isoc23_(strtou?ll?|[fs]scanf)|pidfd_send_signal"
 )
 VERSYM, VERNEED, VER_NDX_GLOBAL = 0x6FFFFFFF, 0x6FFFFFFE, 1
 

@@ -280,7 +280,8 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
     struct agent_core_result r;
     char clean[2 * sizeof r.error.text];
 
-    prctl(PR_SET_NAME, "pt_elastic"); /* People find torchrun's agents by this name. */
+    if (strcmp(prog, "torchrun") == 0) /* People find its agents by this name. */
+        prctl(PR_SET_NAME, "pt_elastic");
     const int rc = agent_core_run(&opts, &r, err);
     if (rc != 0)
         return rc;

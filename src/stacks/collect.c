@@ -504,7 +504,7 @@ static int read_python(struct collect *c, bool helpers)
     return stack_sample_note(
         &c->sample,
         "no Python frames: py-spy is neither in PATH nor beside the workers' Python; "
-        "`pip install py-spy` installs it (so does the extra muster-run[stacks])");
+        "`pip install py-spy` installs it");
 }
 
 static int put_sample(const struct collect *c, void (*put)(void *ctx, struct span line),

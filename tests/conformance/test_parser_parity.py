@@ -299,6 +299,21 @@ def test_program_name(tmp_path, name):
     assert done.stderr.splitlines()[cause] == f"{prog}: error: unrecognized arguments: --bogus"
 
 
+@pytest.mark.parametrize("name,called", [("torchrun", "pt_elastic"), ("muster", "muster")])
+def test_the_process_has_a_name(tmp_path, name, called):
+    """For ps and pgrep; torchrun's agents are called pt_elastic."""
+    link = tmp_path / name
+    link.symlink_to(MUSTER)
+    argv = [link] if name == "torchrun" else [link, "run"]
+    with subprocess.Popen([*argv, "--standalone", "--no-python", "sh", "-c", "echo up; exec sleep 600"],
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as agent:
+        try:
+            assert agent.stdout.readline() == b"up\n"
+            assert Path(f"/proc/{agent.pid}/comm").read_text().strip() == called
+        finally:
+            agent.terminate()
+
+
 CHOSEN = [
     [], ["--"], ["--", "--"], ["x.py"], ["x.py", "a", "--", "b"], ["--", "x.py", "--", "a"],
     ["--max", "1", "x"], ["--max-", "1", "x"], ["--max=", "x"], ["--=1", "x"],

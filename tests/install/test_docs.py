@@ -197,3 +197,12 @@ def test_make_help_names_every_target() -> None:
     targets = re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.M)
     help_ = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [line.split()[0] for line in help_.splitlines()] == targets
+
+
+def test_no_document_promises_an_index_that_does_not_have_it() -> None:
+    published = (ROOT / "packaging/published").read_text().split("\n")[-2] == "yes"
+    files = subprocess.run(["git", "ls-files", "*.md", "src/*.c", "docs/man", "python/pyproject.toml"], cwd=ROOT,
+                           capture_output=True, text=True, check=True).stdout.split()
+    promise = re.compile(r"pip install [\"']?muster-run|muster-run\[")
+    found = {f for f in files if promise.search((ROOT / f).read_text())}
+    assert {"README.md", "python/README.md"} <= found if published else not found

