@@ -444,9 +444,10 @@ static void forgive_absence(struct member *me, struct now now)
 
     if (late_ms < rdzv_interval_ms(&me->cfg.settings))
         return;
-    me->heard_ms += late_ms;
+    /* What came while we were away may have been read just before this timer. */
+    me->heard_ms = MIN_OF(me->heard_ms + late_ms, now.mono_ms);
     if (me->away_ms != MONO_NEVER)
-        me->away_ms += late_ms;
+        me->away_ms = MIN_OF(me->away_ms + late_ms, now.mono_ms);
     if (me->join.by_ms != MONO_NEVER)
         me->join.by_ms += late_ms;
     trace(me->cfg.trace, TRACE_WARN,

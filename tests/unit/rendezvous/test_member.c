@@ -390,6 +390,34 @@ static void a_node_that_was_away_asks_before_it_judges(void **state)
     }
 }
 
+/* It was stopped while it joined. When it goes on it reads that it has joined, and that
+ * the connection is gone, and only then comes the timer. */
+static void a_node_that_was_away_reads_first(void **state)
+{
+    struct member_config cfg = {
+        .run_id = "job", .self = { span_str("a"), 1, 0 }, .nonce = 7, .echoes = true
+    };
+    struct play p = { .now = { 1000, 0 } };
+
+    (void)state;
+    rdzv_settings_init(&cfg.settings, 2, 3);
+    assert_int_equal(member_new(&cfg, &p.member, NULL), 0);
+    request(&p, RDZV_EV_JOIN);
+    is_welcome(&p);
+    p.now.mono_ms += 30000;
+    hear(&p, joined);
+    feed(&p, (struct member_event){ .kind = MEMBER_DOWN, .text = "closed" });
+    feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
+    assert_int_equal(p.fx.count, 0);
+    p.now.mono_ms += 20;
+    feed(&p, (struct member_event){ .kind = MEMBER_TIMER });
+    dials(&p);
+    is_welcome(&p);
+    hear(&p, (struct coord_msg){ .kind = COORD_EVICTED });
+    assert_int_equal(told(&p, 0)->news, RDZV_NEWS_EVICTED);
+    member_free(p.member);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -402,6 +430,7 @@ int main(void)
         cmocka_unit_test(a_host_that_falls_silent_is_known_in_time),
         cmocka_unit_test(only_an_answer_is_a_sign_that_we_are_heard),
         cmocka_unit_test(a_node_that_was_away_asks_before_it_judges),
+        cmocka_unit_test(a_node_that_was_away_reads_first),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
