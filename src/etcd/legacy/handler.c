@@ -102,15 +102,18 @@ static void keep_stop(struct keep *k)
     k->fence.due_ms = MONO_NEVER;
 }
 
-/* Without its key the others take a node's version away and begin another one. */
-static void keep_cut_off(struct keep *k, const char *why)
+/* Without its key the others take a node's version away and begin another one. gone:
+ * etcd says that it has run out, or we have not looked after it for too long. */
+static void keep_cut_off(struct keep *k, bool gone, const char *why)
 {
     k->fence.due_ms = MONO_NEVER;
     if (k->owner->many && k == &k->owner->rank)
-        shell_feed(&k->owner->shell, (struct life_event){ .kind = LIFE_NEWS,
-                                                          .news = RDZV_NEWS_CUT_OFF,
-                                                          .code = MUSTER_ECONN,
-                                                          .text = why });
+        shell_feed(
+            &k->owner->shell,
+            (struct life_event){ .kind = LIFE_NEWS,
+                                 .news = gone ? RDZV_NEWS_EVICTED : RDZV_NEWS_CUT_OFF,
+                                 .code = gone ? 0 : MUSTER_ECONN,
+                                 .text = why });
 }
 
 static void on_kept(void *ctx, int status, const struct etcd_answer *a,
@@ -131,7 +134,7 @@ static void on_kept(void *ctx, int status, const struct etcd_answer *a,
     if (pause != MONO_NEVER)
         keep_at(k, pause);
     else
-        keep_cut_off(k, "our keep-alive key in etcd has run out");
+        keep_cut_off(k, true, "our keep-alive key in etcd has run out");
 }
 
 static void keep_refresh(struct keep *k)
@@ -595,13 +598,14 @@ static void legacy_timer(struct rdzv_shell *s)
     struct legacy_handler *o = legacy_of(s);
     struct legacy_event ev = { .kind = LEGACY_EV_TIMER };
     const uint64_t now = clock_mono_ms();
+    const bool was_absent = o->rank.fence.asked;
 
     if (now >= o->run.at_ms)
         keep_refresh(&o->run);
     if (now >= o->rank.at_ms)
         keep_refresh(&o->rank);
     if (fence_passed(&o->rank.fence, now))
-        keep_cut_off(&o->rank,
+        keep_cut_off(&o->rank, was_absent,
                      "our keep-alive key in etcd could not be renewed in time");
     if (now >= o->hiccup_at_ms) {
         struct legacy_event late = { .kind = LEGACY_EV_REPLY,
