@@ -15,7 +15,7 @@
 #include "bench.h"
 #include "job/channel.h"
 #include "job/core/job_wire.h"
-#include "job/hub_driver.h"
+#include "job/hub_clock.h"
 #include "loop/clock.h"
 #include "status/http.h"
 #include "status/status.h"

@@ -229,6 +229,7 @@ int agent_job_open(struct agent *a, struct muster_error *err)
                                        .nproc = a->config->nproc,
                                        .max_restarts = a->config->max_restarts,
                                        .auth = a->handler->auth,
+                                       .nonce = a->handler->nonce,
                                        .trace = &a->trace,
                                        .on_entry = on_entry,
                                        .on_host = on_host,

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "job/core/host_watch.h"
 #include "job/core/hub.h"
-#include "job/hub_driver.h"
+#include "job/hub_clock.h"
 #include "loop/clock.h"
 #include "loop/deadline.h"
 #include "loop/defer.h"
@@ -79,9 +79,10 @@ struct channel {
     struct defer defer;
     struct handle_set closing;
 
-    struct hub *hub;  /* owned; the coordinator, if it is here and not in a store */
-    struct hub_fx fx; /* of its last step */
-    struct buf inbox; /* messages to it, each behind its length as a u32 */
+    struct hub *hub; /* owned; the coordinator, if it is here and not in a store */
+    struct sessions sessions; /* its only node: us */
+    struct hub_fx fx;         /* of its last step */
+    struct buf inbox;         /* messages to it, each behind its length as a u32 */
 
     uint64_t next_seq;
     struct unacked *first_unacked, *last_unacked;
@@ -637,7 +638,8 @@ static void on_retry_due(void *ctx)
 
 static void be_coordinator(struct channel *c)
 {
-    c->hub = hub_new(span_str(c->run_id), c->opts.trace);
+    sessions_init(&c->sessions);
+    c->hub = hub_new(span_str(c->run_id), &c->sessions, c->opts.trace);
     c->local = true;
     if (c->hub)
         send_attach(c);
@@ -779,8 +781,7 @@ int channel_open(const struct channel_opts *opts, struct channel **out,
         mem_free(c);
         return err_nomem(err);
     }
-    c->nonce = nonce_of(opts);
-    c->nonce |= 1; /* 0 means none. */
+    c->nonce = opts->nonce ? opts->nonce : nonce_of(opts);
     c->next_seq = c->next_ask = 1;
     c->pause_ms = FIRST_PAUSE_MS;
     record_init(&c->record);
@@ -795,6 +796,15 @@ int channel_open(const struct channel_opts *opts, struct channel **out,
     return 0;
 }
 
+static void free_hub(struct channel *c)
+{
+    if (!c->hub)
+        return;
+    hub_free(c->hub);
+    sessions_fini(&c->sessions);
+    c->hub = NULL;
+}
+
 static void leave_coordinator(struct channel *c)
 {
     drop_caps(c);
@@ -802,8 +812,7 @@ static void leave_coordinator(struct channel *c)
     c->session = NULL;
     c->attached = false;
     deadline_set(&c->retry, MONO_NEVER);
-    hub_free(c->hub);
-    c->hub = NULL;
+    free_hub(c);
     buf_clear(&c->inbox);
     arm_hub(c);
 }
@@ -1093,7 +1102,7 @@ static void on_all_closed(void *ctx)
         c->questions = q->next;
         mem_free(q);
     }
-    hub_free(c->hub);
+    free_hub(c);
     hub_fx_fini(&c->fx);
     record_fini(&c->record);
     buf_fini(&c->inbox);

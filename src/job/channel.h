@@ -40,6 +40,7 @@ struct channel_opts {
     int64_t pid, nproc;   /* the agent's pid, and how many workers it has */
     int64_t max_restarts; /* the job's, if this node has the coordinator */
     bool observer;     /* not an agent: asks and listens, but is not listed as a node */
+    uint64_t nonce;    /* names this process to the host of the run; 0: any number */
     struct auth *auth; /* the job's secret, or NULL; referenced */
     const struct trace *trace; /* borrowed, may be NULL */
     /* A new entry of the record, borrowed for the call. May be NULL. */

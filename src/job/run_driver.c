@@ -1,12 +1,17 @@
 /* run_driver.c - the runs that live in a store server, one for each run id; the store's
  * tenant (store/tenant.h).
  *
- * This is the driver of job/core/coordinator.c. Nodes of ours talk to a coordinator
- * over their store connections, and the key that torchrun's nodes read and
- * compare-and-set shows its state. To the store that key is an ordinary one: we bring
- * it up to date just before a request reads it, and look at it after a request that may
- * have written it. From top to bottom: messages, time, feed and perform, the key that
- * torchrun's nodes use, the runs, and the keys of rounds that are over. */
+ * A run is a table of nodes (job/core/sessions.h) with two parts over it, which are
+ * made when the first node asks for them: the seats (job/core/coordinator.h), and the
+ * record (job/core/hub.h). Nodes of ours talk to them over store connections, HELLO and
+ * ATTACH being the first words. The key that torchrun's nodes read and compare-and-set
+ * shows the seats. To the store that key is an ordinary one: we bring it up to date
+ * just before a request reads it, and look at it after a request that may have written
+ * it.
+ *
+ * From top to bottom: the runs, messages out, the seats, the record, messages in, time,
+ * the key that torchrun's nodes use, and the keys of rounds that are over. */
+#include <arpa/inet.h>
 #include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,40 +22,43 @@
 #include "base/map.h"
 #include "base/mem.h"
 #include "job/core/coordinator.h"
-#include "job/hub_driver.h"
+#include "job/core/hub.h"
+#include "job/hub_clock.h"
 #include "loop/clock.h"
 #include "rendezvous/core/rank_exchange.h"
 #include "store/core/quote.h"
 #include "store/core/reserved.h"
 #include "store/tenant.h"
 
-#define RUN_KEY         "/torch.rendezvous." /* the run id follows */
-#define COORD_RUNS      1024u                /* at once */
-#define COORD_RUNS_EACH 256u                 /* begun from one address */
-#define COORD_UNJOINED  16384u /* nodes that have sent HELLO but not JOIN */
+#define RUN_KEY       "/torch.rendezvous." /* the run id follows */
+#define RUNS_MOST     1024u                /* at once */
+#define RUNS_EACH     256u                 /* begun from one address */
+#define UNJOINED_MOST 16384u               /* nodes that have sent HELLO but not JOIN */
 
 /* One run. A run that is over stays, and stays closed, until others need the room;
  * after that its key still says so. */
-struct coordinated_run {
+struct run {
     struct map_link link; /* by the key's name; its bytes lie after the struct */
-    struct coordinator *coordinator; /* owned */
+    struct sessions sessions;
+    struct coordinator *coordinator; /* owned; NULL until a node says HELLO */
+    struct hub *hub;                 /* owned; NULL until a node says ATTACH */
     bool watched;                    /* a client waits for changes of the key */
     int64_t first_kept_round;        /* the first round whose keys were not deleted */
     size_t conns;                    /* connections whose `run` this is */
     uint64_t idle_ms;                /* since when there has been none */
     uint64_t looked_after; /* the request after which we last looked at the key */
     uint8_t from[16];      /* the address of the node that began it */
-    struct coordinated_run *next;
+    struct run *next;
 };
 
 struct tenant_state {
     struct map runs;
     size_t unjoined;   /* nodes that have said HELLO and not yet JOIN */
     uint64_t requests; /* of all clients so far */
-    struct coordinated_run *first;
+    struct run *first;
     uv_timer_t timer;
-    struct hubs *hubs; /* owned; NULL until an agent takes part in a job's record */
     struct coordinator_fx fx;
+    struct hub_fx hub_fx;
     struct store_fx store_fx;
     struct buf out; /* the message being sent */
 };
@@ -60,25 +68,23 @@ static struct tenant_state *tenant_of(const struct store_server *s)
     return *server_tenant((struct store_server *)s);
 }
 
-static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
+static void coordinators_feed(struct store_server *s, struct run *run,
                               struct coordinator_event *ev);
 static void coordinators_arm(struct store_server *s);
 
-/* Finds the run that a HELLO names, or makes it (*begun). Returns MUSTER_EFULL if there
- * are too many under way, or MUSTER_ENOMEM. */
-static int run_of_hello(struct store_server *s, struct conn *c, struct span run_id,
-                        struct coordinated_run **out, bool *begun);
-static void run_free(struct store_server *s, struct coordinated_run *run);
-static void run_hold(struct store_server *s, struct coordinated_run *run,
-                     struct conn *c); /* c belongs to a node of the run */
+/* Finds the run or makes it. Returns MUSTER_EFULL if there are too many under way, or
+ * MUSTER_ENOMEM. */
+static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
+                     struct run **out);
+static void run_free(struct store_server *s, struct run *run);
+static void run_hold(struct run *run, struct conn *c); /* c is a line of its node */
 static void run_let_go(struct store_server *s, struct conn *c); /* undoes run_hold() */
 
 /* Writes the coordinator's state into the store, if it has changed; aged: also if only
  * the heartbeats there are old. This wakes clients that wait for the key to change. */
-static void coordinators_show(struct store_server *s, struct coordinated_run *run,
-                              bool aged);
+static void coordinators_show(struct store_server *s, struct run *run, bool aged);
 /* Tells the coordinator if somebody else has changed the key. */
-static void coordinators_look(struct store_server *s, struct coordinated_run *run);
+static void coordinators_look(struct store_server *s, struct run *run);
 
 /* Deletes the keys by which the nodes of a round told each other their ranks and the
  * workers' address. torch never deletes them; a job that restarts for weeks would fill
@@ -98,7 +104,7 @@ static struct tenant_state *coordinators_new(struct store_server *s)
     map_init(&all->runs, host.seed);
     coordinator_fx_init(&all->fx);
     store_fx_init(&all->store_fx);
-    buf_init(&all->out, COORD_MAX + 64);
+    buf_init(&all->out, JOB_MAX + 64);
     (void)uv_timer_init(host.loop, &all->timer);
     all->timer.data = s;
     return all;
@@ -106,18 +112,39 @@ static struct tenant_state *coordinators_new(struct store_server *s)
 
 /* ---- messages ---- */
 
-static void send_msg(struct store_server *s, struct conn *c, const struct coord_msg *m)
+/* Begins a message in `out`, behind room for its length. */
+static struct buf *message_begin(struct store_server *s)
 {
     struct buf *out = &tenant_of(s)->out;
-    uint8_t length[8];
+    const uint8_t length[8] = { 0 };
 
     buf_clear(out);
-    if (buf_append(out, length, sizeof length) < 0 || coord_encode(out, m) < 0) {
+    (void)buf_append(out, length, sizeof length);
+    return out;
+}
+
+/* Sends what is in `out` with its length. Without memory the peer is disconnected: when
+ * it comes back, it gets everything that it lacks. */
+static void message_send(struct store_server *s, struct conn *c)
+{
+    struct buf *out = &tenant_of(s)->out;
+
+    if (!c)
+        return;
+    if (buf_error(out) == MUSTER_ENOMEM) {
         conn_refuse(s, c, "out of memory");
         return;
     }
-    put_u64(out->mem + out->head, buf_len(out) - sizeof length);
+    if (buf_error(out) < 0)
+        return; /* It does not fit. */
+    put_u64(out->mem + out->head, buf_len(out) - 8);
     server_send(s, c, buf_span(out));
+}
+
+static void send_msg(struct store_server *s, struct conn *c, const struct coord_msg *m)
+{
+    (void)coord_encode(message_begin(s), m);
+    message_send(s, c);
 }
 
 /* Detects the end of a member's connection as soon as its machine says so. Silence
@@ -160,7 +187,7 @@ static void no_room(struct store_server *s, struct conn *c, struct span run_id)
         "already has %u runs under way, or %u that were begun from one address, "
         "and cannot take more: end some of them, or use another store for this "
         "one",
-        COORD_RUNS, COORD_RUNS_EACH);
+        RUNS_MOST, RUNS_EACH);
     turn_away(s, c, run_id, why);
 }
 
@@ -169,47 +196,216 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     struct coordinator_event ev = { .kind = COORDINATOR_MSG,
                                     .peer = conn_peer(c),
                                     .msg = m };
-    struct coordinated_run *run;
-    bool begun;
+    struct run *run;
     int rc;
 
     if (m->run_id.n == 0) {
         conn_refuse(s, c, "HELLO without a run id");
         return 0;
     }
-    if (tenant_of(s)->unjoined >= COORD_UNJOINED) {
+    if (tenant_of(s)->unjoined >= UNJOINED_MOST) {
         turn_away(s, c, m->run_id,
                   "has 16384 nodes that have not sent JOIN, and cannot take more");
         return 0;
     }
-    rc = run_of_hello(s, c, m->run_id, &run, &begun);
+    rc = run_of_id(s, c, m->run_id, &run);
     if (rc == MUSTER_EFULL) {
         no_room(s, c, m->run_id);
         return 0;
     }
     if (rc < 0)
         return rc;
-    run_hold(s, run, c);
+    const bool begun = !run->coordinator;
+    if (begun)
+        run->coordinator =
+            coordinator_new(m->run_id, &run->sessions, server_tenant_host(s).trace);
+    if (!run->coordinator)
+        return MUSTER_ENOMEM;
+    run_hold(run, c);
+    conn_tenant(c)->seats = true;
+    tenant_of(s)->unjoined++;
     watch_socket(conn_socket(c));
     if (begun) /* torchrun's nodes may have begun the run already. */
         coordinators_look(s, run);
     coordinators_feed(s, run, &ev);
     if (begun && coordinator_nodes(run->coordinator) == 0) { /* It was refused. */
         run_let_go(s, c);
-        run_free(s, run);
+        coordinator_free(run->coordinator);
+        run->coordinator = NULL;
+        if (!run->hub)
+            run_free(s, run);
     }
     return 0;
+}
+
+/* ---- the record ---- */
+
+static void send_job(struct store_server *s, uint32_t peer, const struct job_msg *m)
+{
+    (void)job_encode(message_begin(s), m);
+    message_send(s, server_conn(s, peer));
+}
+
+/* To everybody who is attached; it is encoded once. */
+static void send_entry(struct store_server *s, const struct run *run, uint64_t wanted)
+{
+    const struct record *r = hub_record(run->hub);
+    uint64_t number = 0;
+    uint32_t peer;
+
+    for (size_t i = r->count; i-- > 0;) {
+        const struct job_msg m = { .kind = JOB_ENTRY,
+                                   .bytes = record_bytes(r, i, &number) };
+        if (number != wanted)
+            continue;
+        (void)job_encode(message_begin(s), &m);
+        for (size_t k = 0; hub_next_peer(run->hub, &k, &peer);)
+            message_send(s, server_conn(s, peer));
+        return;
+    }
+}
+
+static void catch_up(struct store_server *s, const struct run *run, uint32_t peer,
+                     uint64_t above)
+{
+    const struct record *r = hub_record(run->hub);
+    uint64_t number;
+
+    for (size_t i = 0; i < r->count; i++) {
+        const struct job_msg m = { .kind = JOB_ENTRY,
+                                   .bytes = record_bytes(r, i, &number) };
+        if (number > above)
+            send_job(s, peer, &m);
+    }
+}
+
+static void hub_perform(struct store_server *s, const struct run *run)
+{
+    const struct hub_fx *fx = &tenant_of(s)->hub_fx;
+
+    for (size_t i = 0; i < fx->count; i++) {
+        const struct hub_effect *e = &fx->items[i];
+        struct conn *c = server_conn(s, e->peer);
+
+        switch (e->kind) {
+        case HUB_SEND:
+            send_job(s, e->peer, &e->msg);
+            break;
+        case HUB_ENTRY:
+            send_entry(s, run, e->number);
+            break;
+        case HUB_CATCH_UP:
+            catch_up(s, run, e->peer, e->number);
+            break;
+        case HUB_DROP:
+            if (!c)
+                break;
+            run_let_go(s, c); /* The record knows that the peer is gone. */
+            conn_refuse(s, c, "%.*s", (int)e->msg.bytes.n,
+                        (const char *)e->msg.bytes.p);
+            break;
+        }
+    }
+}
+
+static int hub_feed(struct store_server *s, struct run *run, struct hub_event *ev)
+{
+    ev->now = hub_clock();
+
+    const int rc = hub_step(run->hub, ev, &tenant_of(s)->hub_fx);
+
+    hub_perform(s, run);
+    return rc;
+}
+
+/* Where the connection comes from: the address of a node that was given none with
+ * --local-addr. */
+static struct span peer_address(const struct conn *c, char text[INET6_ADDRSTRLEN])
+{
+    struct in6_addr ip;
+
+    conn_address(c, ip.s6_addr);
+    const bool v4 = IN6_IS_ADDR_V4MAPPED(&ip);
+    const void *at = v4 ? &ip.s6_addr[12] : (const void *)&ip;
+    const bool known = !IN6_IS_ADDR_UNSPECIFIED(&ip) &&
+                       inet_ntop(v4 ? AF_INET : AF_INET6, at, text, INET6_ADDRSTRLEN);
+
+    return known ? span_str(text) : span_of(NULL, 0);
+}
+
+static int on_attach(struct store_server *s, struct conn *c, const struct job_msg *m)
+{
+    struct run *run;
+    int rc;
+
+    if (m->run_id.n == 0 || m->run_id.n > 1024) {
+        conn_refuse(s, c, "ATTACH has a run id of %zu bytes, expected 1 to 1024",
+                    m->run_id.n);
+        return 0;
+    }
+    rc = run_of_id(s, c, m->run_id, &run);
+    if (rc == MUSTER_EFULL) {
+        conn_refuse(s, c, "the store has %u runs already, or %u begun from one address",
+                    RUNS_MOST, RUNS_EACH);
+        return 0;
+    }
+    if (rc == 0 && !run->hub)
+        run->hub = hub_new(m->run_id, &run->sessions, server_tenant_host(s).trace);
+    if (rc < 0 || !run->hub)
+        return MUSTER_ENOMEM;
+    run_hold(run, c);
+    return 0;
+}
+
+static int on_job_message(struct store_server *s, struct conn *c, struct span bytes)
+{
+    struct hub_event ev = { .kind = HUB_MSG, .peer = conn_peer(c) };
+    struct tenant_conn *const at = conn_tenant(c);
+    char addr[INET6_ADDRSTRLEN];
+    struct muster_error err;
+    struct job_msg m;
+    int rc = 0;
+
+    if (job_decode(bytes, &m, &err) < 0) {
+        conn_refuse(s, c, "%s", err.text);
+        return 0;
+    }
+    if (m.kind == JOB_ATTACH && !m.addr.n && !(m.flags & JOB_SERVES))
+        m.addr = peer_address(c, addr);
+    if (at->seats)
+        conn_refuse(s, c, "%s message on a connection for seats",
+                    job_kind_name(m.kind));
+    else if (!at->run && m.kind == JOB_ATTACH)
+        rc = on_attach(s, c, &m);
+    else if (!at->run)
+        conn_refuse(s, c, "%s message before ATTACH", job_kind_name(m.kind));
+    if (rc < 0 || !at->run || conn_closed(c))
+        return rc;
+    ev.msg = &m;
+    return hub_feed(s, at->run, &ev);
+}
+
+/* ---- messages in ---- */
+
+static void coordinators_print_runs(const struct store_server *s, struct buf *out)
+{
+    for (const struct run *r = tenant_of(s) ? tenant_of(s)->first : NULL; r;
+         r = r->next)
+        if (r->hub && !memchr(r->link.key.p, '\n', r->link.key.n))
+            (void)buf_printf(out, "%.*s\n", (int)(r->link.key.n - (sizeof RUN_KEY - 1)),
+                             (const char *)r->link.key.p + sizeof RUN_KEY - 1);
 }
 
 /* For nodes that wait for others in vain: those may be waiting under another id. */
 static void print_gathered(struct store_server *s, struct buf *out)
 {
-    for (const struct coordinated_run *run = tenant_of(s) ? tenant_of(s)->first : NULL;
-         run; run = run->next) {
+    for (const struct run *run = tenant_of(s) ? tenant_of(s)->first : NULL; run;
+         run = run->next) {
         const struct span key = run->link.key;
         const size_t fixed = sizeof RUN_KEY - 1;
 
-        if (coordinator_nodes(run->coordinator) > 0 && !memchr(key.p, '\n', key.n))
+        if (run->coordinator && coordinator_nodes(run->coordinator) > 0 &&
+            !memchr(key.p, '\n', key.n))
             (void)buf_printf(out, "%zu %.*s\n", coordinator_nodes(run->coordinator),
                              (int)(key.n - fixed), (const char *)key.p + fixed);
     }
@@ -232,7 +428,7 @@ static bool runs_take(struct store_server *s, struct conn *c,
     if (gathered)
         print_gathered(s, &text);
     else
-        hubs_print_runs(tenant_of(s) ? tenant_of(s)->hubs : NULL, &text);
+        coordinators_print_runs(s, &text);
     r.value = buf_span(&text);
     if (c10d_encode_reply(&out, &r) < 0)
         conn_refuse(s, c, "out of memory");
@@ -243,62 +439,66 @@ static bool runs_take(struct store_server *s, struct conn *c,
     return true;
 }
 
+static int on_seat_message(struct store_server *s, struct conn *c, struct span bytes)
+{
+    struct coordinator_event ev = { .kind = COORDINATOR_MSG, .peer = conn_peer(c) };
+    struct tenant_conn *const at = conn_tenant(c);
+    struct muster_error err;
+    struct coord_msg msg;
+
+    if (coord_decode(bytes, &msg, &err) < 0) {
+        conn_refuse(s, c, "%s", err.text);
+        return 0;
+    }
+    if (!at->run && msg.kind == COORD_HELLO)
+        return on_hello(s, c, &msg);
+    if (!at->run || !at->seats) {
+        conn_refuse(s, c, "%s message before HELLO", coord_kind_name(msg.kind));
+        return 0;
+    }
+    if (msg.kind == COORD_JOIN && !at->joined) {
+        at->joined = true;
+        tenant_of(s)->unjoined--;
+    }
+    ev.msg = &msg;
+    coordinators_feed(s, at->run, &ev);
+    return 0;
+}
+
 static bool coordinators_take(struct store_server *s, struct conn *c,
                               const struct c10d_request *req, int *rc)
 {
-    struct coordinator_event ev = { .kind = COORDINATOR_MSG, .peer = conn_peer(c) };
-    struct muster_error err;
-    struct coord_msg msg;
+    const bool seats = span_eq(req->key, span_str(COORD_KEY));
 
     *rc = 0;
     if (runs_take(s, c, req))
         return true;
-    if (req->op != C10D_QUEUE_PUSH || (!span_eq(req->key, span_str(COORD_KEY)) &&
-                                       !span_eq(req->key, span_str(JOB_KEY))))
+    if (req->op != C10D_QUEUE_PUSH || (!seats && !span_eq(req->key, span_str(JOB_KEY))))
         return false;
-    *rc = 0;
     if (!tenant_of(s))
         *server_tenant(s) = coordinators_new(s);
     if (!tenant_of(s)) {
         *rc = MUSTER_ENOMEM;
         return true;
     }
-    if (hubs_take(&tenant_of(s)->hubs, s, c, req, rc)) {
-        coordinators_arm(s);
-        return true;
-    }
-    if (coord_decode(req->value, &msg, &err) < 0) {
-        conn_refuse(s, c, "%s", err.text);
-        return true;
-    }
-    if (!conn_tenant(c)->run && msg.kind == COORD_HELLO) {
-        *rc = on_hello(s, c, &msg);
-    } else if (!conn_tenant(c)->run) {
-        conn_refuse(s, c, "%s message before HELLO", coord_kind_name(msg.kind));
-    } else {
-        if (msg.kind == COORD_JOIN && !conn_tenant(c)->joined) {
-            conn_tenant(c)->joined = true;
-            tenant_of(s)->unjoined--;
-        }
-        ev.msg = &msg;
-        coordinators_feed(s, conn_tenant(c)->run, &ev);
-    }
+    *rc = seats ? on_seat_message(s, c, req->value) : on_job_message(s, c, req->value);
     coordinators_arm(s);
     return true;
 }
 
 static void coordinators_left(struct store_server *s, struct conn *c)
 {
-    struct coordinator_event ev = { .kind = COORDINATOR_GONE,
-                                    .peer = conn_peer(c),
-                                    .hung_up = conn_hung_up(c) };
+    struct run *const run = conn_tenant(c)->run;
 
-    if (conn_tenant(c)->job)
-        hubs_left(tenant_of(s)->hubs, s, c);
-    if (conn_tenant(c)->run) {
-        coordinators_feed(s, conn_tenant(c)->run, &ev);
-        run_let_go(s, c);
-    }
+    if (conn_tenant(c)->seats)
+        coordinators_feed(s, run,
+                          &(struct coordinator_event){ .kind = COORDINATOR_GONE,
+                                                       .peer = conn_peer(c),
+                                                       .hung_up = conn_hung_up(c) });
+    else
+        (void)hub_feed(s, run,
+                       &(struct hub_event){ .kind = HUB_GONE, .peer = conn_peer(c) });
+    run_let_go(s, c);
     coordinators_arm(s);
 }
 
@@ -306,26 +506,36 @@ static bool coordinators_await(const struct store_server *s)
 {
     const uint64_t now_ms = clock_mono_ms();
 
-    for (const struct coordinated_run *r = tenant_of(s)->first; r; r = r->next)
-        if (now_ms < coordinator_awaits_until_ms(r->coordinator))
+    for (const struct run *r = tenant_of(s)->first; r; r = r->next)
+        if (r->coordinator && now_ms < coordinator_awaits_until_ms(r->coordinator))
             return true;
     return false;
 }
 
 /* ---- time ---- */
 
+/* By clock_mono_ms, which is the clock of uv_hrtime. */
+static uint64_t hub_deadline_ms(const struct hub *h)
+{
+    const uint64_t by = hub_deadline(h);
+
+    return by == MONO_NEVER ? by : by / 1000 + 1;
+}
+
 static void coordinators_on_timer(uv_timer_t *timer)
 {
     struct store_server *s = timer->data;
-    const struct now now = clock_now();
 
-    for (struct coordinated_run *run = tenant_of(s)->first; run; run = run->next) {
-        struct coordinator_event ev = { .kind = COORDINATOR_TIMER };
+    for (struct run *run = tenant_of(s)->first; run; run = run->next) {
+        const uint64_t now_ms = clock_now().mono_ms;
 
-        if (coordinator_deadline(run->coordinator) <= now.mono_ms)
-            coordinators_feed(s, run, &ev);
+        /* The record first: it names a lost node before the members leave the round. */
+        if (run->hub && hub_deadline_ms(run->hub) <= now_ms)
+            (void)hub_feed(s, run, &(struct hub_event){ .kind = HUB_TIMER });
+        if (run->coordinator && coordinator_deadline(run->coordinator) <= now_ms)
+            coordinators_feed(s, run,
+                              &(struct coordinator_event){ .kind = COORDINATOR_TIMER });
     }
-    hubs_timer(tenant_of(s)->hubs, s);
     coordinators_arm(s);
     server_end_turn(s);
 }
@@ -334,9 +544,12 @@ static void coordinators_arm(struct store_server *s)
 {
     uint64_t due = MONO_NEVER;
 
-    for (const struct coordinated_run *run = tenant_of(s)->first; run; run = run->next)
-        due = MIN_OF(due, coordinator_deadline(run->coordinator));
-    due = MIN_OF(due, hubs_deadline_ms(tenant_of(s)->hubs));
+    for (const struct run *run = tenant_of(s)->first; run; run = run->next) {
+        if (run->coordinator)
+            due = MIN_OF(due, coordinator_deadline(run->coordinator));
+        if (run->hub)
+            due = MIN_OF(due, hub_deadline_ms(run->hub));
+    }
     clock_arm(&tenant_of(s)->timer, coordinators_on_timer, due);
 }
 
@@ -367,7 +580,7 @@ static void coordinators_perform(struct store_server *s)
 /* Deletes the keys of rounds before the last one, since slow nodes may still read keys
  * of the round that has just ended. How many are deleted is bounded, since a round
  * number may come from a stranger's state or from before our restart. */
-static void forget_rounds(struct store_server *s, struct coordinated_run *run)
+static void forget_rounds(struct store_server *s, struct run *run)
 {
     const int64_t round = coordinator_round(run->coordinator);
 
@@ -378,7 +591,7 @@ static void forget_rounds(struct store_server *s, struct coordinated_run *run)
                            run->link.key, run->first_kept_round);
 }
 
-static void coordinators_feed(struct store_server *s, struct coordinated_run *run,
+static void coordinators_feed(struct store_server *s, struct run *run,
                               struct coordinator_event *ev)
 {
     struct muster_error err;
@@ -411,7 +624,7 @@ static void coordinators_free(struct store_server *s)
         return;
     while (tenant_of(s)->first)
         run_free(s, tenant_of(s)->first);
-    hubs_free(tenant_of(s)->hubs);
+    hub_fx_fini(&tenant_of(s)->hub_fx);
     map_fini(&tenant_of(s)->runs);
     coordinator_fx_fini(&tenant_of(s)->fx);
     store_fx_fini(&tenant_of(s)->store_fx);
@@ -426,7 +639,7 @@ static void coordinators_free(struct store_server *s)
 
 #define NOBODY UINT32_MAX /* the server itself, as a peer of the store */
 
-static struct coordinated_run *run_of_key(struct store_server *s, struct span key)
+static struct run *run_of_key(struct store_server *s, struct span key)
 {
     const struct reserved r = reserved_parse(key);
     struct map_link *link;
@@ -436,11 +649,13 @@ static struct coordinated_run *run_of_key(struct store_server *s, struct span ke
     if (key.n < sizeof RUN_KEY || memcmp(key.p, RUN_KEY, sizeof RUN_KEY - 1) != 0)
         return NULL;
     link = map_get(&tenant_of(s)->runs, key);
-    return link ? CONTAINER_OF(link, struct coordinated_run, link) : NULL;
+
+    struct run *run = link ? CONTAINER_OF(link, struct run, link) : NULL;
+
+    return run && run->coordinator ? run : NULL;
 }
 
-static bool key_value(struct store_server *s, struct coordinated_run *run,
-                      struct span *value)
+static bool key_value(struct store_server *s, struct run *run, struct span *value)
 {
     const struct c10d_request get = { .op = C10D_GET, .key = run->link.key };
     const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &get };
@@ -453,8 +668,7 @@ static bool key_value(struct store_server *s, struct coordinated_run *run,
     return true;
 }
 
-static void coordinators_show(struct store_server *s, struct coordinated_run *run,
-                              bool aged)
+static void coordinators_show(struct store_server *s, struct run *run, bool aged)
 {
     const struct now now = clock_now();
     struct c10d_request set = { .op = C10D_SET, .key = run->link.key };
@@ -465,7 +679,7 @@ static void coordinators_show(struct store_server *s, struct coordinated_run *ru
     server_set(s, &set);
 }
 
-static void coordinators_look(struct store_server *s, struct coordinated_run *run)
+static void coordinators_look(struct store_server *s, struct run *run)
 {
     struct coordinator_event ev = { .kind = COORDINATOR_SEEN };
 
@@ -479,12 +693,12 @@ static void coordinators_look(struct store_server *s, struct coordinated_run *ru
 
 /* Calls fn for each run that the request's keys name. */
 static void each_run(struct store_server *s, const struct c10d_request *req,
-                     void (*fn)(struct store_server *, struct coordinated_run *,
+                     void (*fn)(struct store_server *, struct run *,
                                 const struct c10d_request *, struct span))
 {
     struct c10d_list list = req->list;
     struct span key = req->key;
-    struct coordinated_run *run;
+    struct run *run;
 
     if (list.count == 0) {
         run = run_of_key(s, key);
@@ -500,7 +714,7 @@ static void each_run(struct store_server *s, const struct c10d_request *req,
     }
 }
 
-static void before(struct store_server *s, struct coordinated_run *run,
+static void before(struct store_server *s, struct run *run,
                    const struct c10d_request *req, struct span key)
 {
     if (reserved_parse(key).kind == RESERVED_IS_CHANGED)
@@ -510,7 +724,7 @@ static void before(struct store_server *s, struct coordinated_run *run,
     coordinators_show(s, run, req->op != C10D_COMPARE_SET);
 }
 
-static void after(struct store_server *s, struct coordinated_run *run,
+static void after(struct store_server *s, struct run *run,
                   const struct c10d_request *req, struct span key)
 {
     (void)key;
@@ -546,22 +760,16 @@ static void coordinators_after(struct store_server *s, const struct c10d_request
 /* ---- the runs: made by the first HELLO, dropped when another run needs the room
  * ---- */
 
-static struct coordinated_run *run_new(struct store_server *s, struct span key)
+static struct run *run_new(struct store_server *s, struct span key)
 {
-    const size_t fixed = sizeof RUN_KEY - 1;
-    struct coordinated_run *run;
+    struct run *run;
 
     if (map_reserve(&tenant_of(s)->runs, 1) < 0)
         return NULL;
     run = mem_calloc(1, sizeof *run + key.n);
     if (!run)
         return NULL;
-    run->coordinator = coordinator_new(span_of(key.p + fixed, key.n - fixed),
-                                       server_tenant_host(s).trace);
-    if (!run->coordinator) {
-        mem_free(run);
-        return NULL;
-    }
+    sessions_init(&run->sessions);
     memcpy(run + 1, key.p, key.n);
     run->link.key = span_of((uint8_t *)(run + 1), key.n);
     map_add(&tenant_of(s)->runs, &run->link);
@@ -570,15 +778,17 @@ static struct coordinated_run *run_new(struct store_server *s, struct span key)
     return run;
 }
 
-static void run_free(struct store_server *s, struct coordinated_run *run)
+static void run_free(struct store_server *s, struct run *run)
 {
-    struct coordinated_run **at = &tenant_of(s)->first;
+    struct run **at = &tenant_of(s)->first;
 
     while (*at != run)
         at = &(*at)->next;
     *at = run->next;
     map_remove(&tenant_of(s)->runs, &run->link);
     coordinator_free(run->coordinator);
+    hub_free(run->hub);
+    sessions_fini(&run->sessions);
     mem_free(run);
 }
 
@@ -587,16 +797,17 @@ static void run_free(struct store_server *s, struct coordinated_run *run)
  * rounds it had. */
 static bool make_room(struct store_server *s)
 {
-    struct coordinated_run *oldest = NULL;
+    struct run *oldest = NULL;
 
-    for (struct coordinated_run *run = tenant_of(s)->first; run; run = run->next)
-        if (run->conns == 0 && coordinator_over(run->coordinator) &&
+    for (struct run *run = tenant_of(s)->first; run; run = run->next)
+        if (run->conns == 0 &&
+            (!run->coordinator || coordinator_over(run->coordinator)) &&
             (!oldest || run->idle_ms < oldest->idle_ms))
             oldest = run;
     if (!oldest)
         return false;
-    if (coordinator_closed(oldest->coordinator) ||
-        coordinator_round(oldest->coordinator) > 0)
+    if (oldest->coordinator && (coordinator_closed(oldest->coordinator) ||
+                                coordinator_round(oldest->coordinator) > 0))
         coordinators_show(s, oldest, false);
     run_free(s, oldest);
     return true;
@@ -607,13 +818,13 @@ static size_t runs_from(const struct store_server *s, const uint8_t ip[16])
 {
     size_t n = 0;
 
-    for (const struct coordinated_run *r = tenant_of(s)->first; r; r = r->next)
+    for (const struct run *r = tenant_of(s)->first; r; r = r->next)
         n += r->conns && memcmp(r->from, ip, 16) == 0;
     return n;
 }
 
-static int run_of_hello(struct store_server *s, struct conn *c, struct span run_id,
-                        struct coordinated_run **out, bool *begun)
+static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
+                     struct run **out)
 {
     uint8_t key[sizeof RUN_KEY + COORD_MAX];
     const size_t fixed = sizeof RUN_KEY - 1;
@@ -623,16 +834,15 @@ static int run_of_hello(struct store_server *s, struct conn *c, struct span run_
     memcpy(key, RUN_KEY, fixed);
     memcpy(key + fixed, run_id.p, run_id.n);
     link = map_get(&tenant_of(s)->runs, name);
-    *begun = !link;
     if (link) {
-        *out = CONTAINER_OF(link, struct coordinated_run, link);
+        *out = CONTAINER_OF(link, struct run, link);
         return 0;
     }
     uint8_t ip[16];
 
     conn_address(c, ip);
-    if (runs_from(s, ip) >= COORD_RUNS_EACH ||
-        (tenant_of(s)->runs.count >= COORD_RUNS && !make_room(s)))
+    if (runs_from(s, ip) >= RUNS_EACH ||
+        (tenant_of(s)->runs.count >= RUNS_MOST && !make_room(s)))
         return MUSTER_EFULL;
     *out = run_new(s, name);
     if (!*out)
@@ -641,24 +851,23 @@ static int run_of_hello(struct store_server *s, struct conn *c, struct span run_
     return 0;
 }
 
-static void run_hold(struct store_server *s, struct coordinated_run *run,
-                     struct conn *c)
+static void run_hold(struct run *run, struct conn *c)
 {
     conn_tenant(c)->run = run;
     run->conns++;
-    tenant_of(s)->unjoined++;
 }
 
 static void run_let_go(struct store_server *s, struct conn *c)
 {
-    if (!conn_tenant(c)->run)
+    struct tenant_conn *const at = conn_tenant(c);
+
+    if (!at->run)
         return;
-    if (--conn_tenant(c)->run->conns == 0)
-        conn_tenant(c)->run->idle_ms = clock_now().mono_ms;
-    if (!conn_tenant(c)->joined)
+    if (--at->run->conns == 0)
+        at->run->idle_ms = clock_now().mono_ms;
+    if (at->seats && !at->joined)
         tenant_of(s)->unjoined--;
-    conn_tenant(c)->joined = false;
-    conn_tenant(c)->run = NULL;
+    *at = (struct tenant_conn){ 0 };
 }
 
 /* ---- the keys of rounds that are over ---- */

@@ -566,22 +566,13 @@ static void on_member(void *ctx, const struct rdzv_effect *notice)
         dynamic_notified(d, notice);
 }
 
-static uint64_t nonce_of(const struct dynamic_handler *d)
-{
-    uint64_t n;
-
-    if (uv_random(NULL, NULL, &n, sizeof n, 0, NULL) != 0)
-        n = uv_hrtime() ^ (uint64_t)d->self.pid << 40;
-    return (n & ~(uint64_t)0xffff) | COORD_READS;
-}
-
 bool dynamic_be_member(struct dynamic_handler *d)
 {
     struct member_config cfg = {
         .run_id = d->params.run_id,
         .self = { span_str(d->self.addr), d->self.pid, d->self.local_id },
         .settings = d->settings,
-        .nonce = nonce_of(d),
+        .nonce = d->shell.base.nonce,
         .grace_ms = (uint64_t)MAX_OF(d->grace_ms, 0),
         .away_ms = d->read_ms,
         .order = d->rank_order_key < 0 ? COORD_BY_NODE : COORD_BY_KEY,

@@ -298,6 +298,16 @@ static void ignore(void *ctx)
     (void)ctx;
 }
 
+/* Tells this process from another one with the same name. */
+static uint64_t nonce_of(const struct dynamic_handler *d)
+{
+    uint64_t n;
+
+    if (uv_random(NULL, NULL, &n, sizeof n, 0, NULL) != 0)
+        n = uv_hrtime() ^ (uint64_t)d->self.pid << 40;
+    return (n & ~(uint64_t)0xffff) | COORD_READS;
+}
+
 int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
                         const struct trace *trace, struct rdzv_backend *b,
                         struct rdzv_handler **out, struct muster_error *err)
@@ -322,6 +332,7 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
     d->trace = trace;
     d->share = !(share && strcmp(share, "1") == 0);
     d->self.pid = getpid();
+    d->shell.base.nonce = nonce_of(d);
     d->self.local_id = rdzv_next_local_id();
     d->open_by_ms = d->runs.at_ms = MONO_NEVER;
     *out = &d->shell.base;

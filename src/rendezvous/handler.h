@@ -102,6 +102,9 @@ struct rdzv_handler {
     const struct rdzv_handler_ops *ops;
     uv_loop_t *loop;
     struct auth *auth; /* borrowed; the job's secret, or NULL */
+    /* Names this process to the host of the run, on every connection; 0: it has not
+     * been named to anybody, and any number will do. */
+    uint64_t nonce;
 };
 
 #endif

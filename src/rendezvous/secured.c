@@ -378,7 +378,7 @@ int secured_wrap(struct rdzv_handler *inner, struct auth *auth,
         inner->ops->destroy(inner, ignore, NULL);
         return err_nomem(err);
     }
-    s->base = (struct rdzv_handler){ &secured_ops, inner->loop, auth };
+    s->base = (struct rdzv_handler){ &secured_ops, inner->loop, auth, inner->nonce };
     s->inner = inner;
     s->auth = auth_ref(auth);
     s->trace = trace;

@@ -26,6 +26,7 @@ void sim_host_start(struct sim *s)
     h->rdzv_fx = mem_calloc(1, sizeof *h->rdzv_fx);
     assert(h->rdzv_fx);
     coordinator_fx_init(h->rdzv_fx);
+    sessions_init(&h->sessions);
     h->timer_t = SIM_NEVER;
     h->epoch++;
     h->watched = false;
@@ -45,6 +46,7 @@ void sim_host_stop(struct sim *s)
             sim_drop(h->conns[i]);
     }
     coordinator_free(h->rdzv);
+    sessions_fini(&h->sessions);
     h->rdzv = NULL;
     coordinator_fx_fini(h->rdzv_fx);
     mem_free(h->rdzv_fx);
@@ -217,7 +219,7 @@ static void on_message(struct sim *s, struct sim_conn *c, struct span bytes)
         return;
     }
     if (!h->rdzv) {
-        h->rdzv = coordinator_new(span_str(SIM_RUN), NULL);
+        h->rdzv = coordinator_new(span_str(SIM_RUN), &h->sessions, NULL);
         assert(h->rdzv);
         begun = true;
     }

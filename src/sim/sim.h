@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "base/rng.h"
+#include "job/core/sessions.h"
 #include "rendezvous/core/cas_node.h"
 #include "rendezvous/core/member.h"
 #include "store/core/store.h"
@@ -82,6 +83,7 @@ struct sim_host {
     bool up;
     struct store *store;
     struct store_fx fx;
+    struct sessions sessions;
     struct coordinator *rdzv; /* the coordinator, once a node has spoken to it */
     struct coordinator_fx *rdzv_fx;
     bool watched;            /* somebody waits for the state's key to change */

@@ -111,7 +111,7 @@ static void server_notify_left(struct store_server *s)
 
     while ((c = conns_take(&s->leaving))) {
         s->conns[c->peer] = NULL;
-        if (c->tenant.run || c->tenant.job)
+        if (c->tenant.run)
             s->opts.tenant->left(s, c);
         server_feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
         s->numbers[s->free_numbers++] = c->peer;

@@ -24,8 +24,7 @@ bool server_lanes_take(struct store_server *s, struct conn *c,
 {
     if (req->op != C10D_QUEUE_PUSH || !span_eq(req->key, span_str(LANES_KEY)))
         return false;
-    if (!c->tls || c->tenant.run || c->tenant.job ||
-        !span_eq(req->value, span_str(LANES_VERSION))) {
+    if (!c->tls || c->tenant.run || !span_eq(req->value, span_str(LANES_VERSION))) {
         conn_refuse(s, c,
                     "it wants to carry workers' connections, but it is not encrypted, "
                     "or has another version");

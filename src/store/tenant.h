@@ -9,8 +9,7 @@
 #include "store/server.h"
 
 struct conn; /* a client of the server */
-struct coordinated_run;
-struct job_hub;
+struct run;
 struct tenant_state; /* defined by the tenant */
 
 /* What lives in a store beside its keys, and learns of requests and lost connections:
@@ -37,12 +36,12 @@ struct store_tenant {
  * that room. */
 extern const struct store_tenant run_tenant;
 
-/* What the tenant knows of a connection. It is told when one is gone that has a run or
- * a job. */
+/* What the tenant knows of a connection. It is told when one is gone that has a run. */
 struct tenant_conn {
-    struct coordinated_run *run; /* borrowed; a node of this rendezvous, or NULL */
-    struct job_hub *job;         /* borrowed; an agent of this job, or NULL */
-    bool joined;                 /* the node has sent JOIN */
+    struct run
+        *run;    /* borrowed; the connection belongs to a node of this run; or NULL */
+    bool seats;  /* it is for seats; else for the record */
+    bool joined; /* for seats: the node has sent JOIN */
 };
 
 /* What the tenant may use of the server. */

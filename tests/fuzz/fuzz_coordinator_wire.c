@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "job/core/coordinator.h"
+#include "job/core/sessions.h"
 #include "rendezvous/core/settings.h"
 
 #define PEERS 16u
@@ -48,7 +49,11 @@ static void again(const struct coord_msg *m, struct span bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct coordinator *h = coordinator_new(span_str("run"), NULL);
+    struct sessions sessions;
+
+    sessions_init(&sessions);
+
+    struct coordinator *h = coordinator_new(span_str("run"), &sessions, NULL);
     struct now now = { 1000, 1700000000000000 };
     struct coordinator_fx fx;
     int64_t round = 0;
@@ -89,6 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             check(h, &fx, &round);
     }
     coordinator_free(h);
+    sessions_fini(&sessions);
     coordinator_fx_fini(&fx);
     return 0;
 }

@@ -29,7 +29,11 @@ static void check(const struct hub *h, uint64_t *last)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct hub *h = hub_new(span_str("run"), NULL);
+    struct sessions sessions;
+
+    sessions_init(&sessions);
+
+    struct hub *h = hub_new(span_str("run"), &sessions, NULL);
     struct hub_now now = { 1000, 1700000000000000 };
     struct hub_fx fx = { 0 };
     uint64_t last = 0;
@@ -67,6 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check(h, &last);
     }
     hub_free(h);
+    sessions_fini(&sessions);
     hub_fx_fini(&fx);
     return 0;
 }

@@ -73,12 +73,12 @@ static void coordinator_drop(struct coordinator_fx *fx, uint32_t peer)
 void coordinator_send(struct coordinator_fx *fx, const struct node_session *to,
                       struct coord_msg msg)
 {
-    if (to->lost_by_ms != MONO_NEVER)
+    if (!session_is_open(to->session, LINE_SEATS))
         return; /* It is told what it missed when it comes back. */
     assert(fx->count < fx->size);
-    fx->items[fx->count++] = (struct coordinator_effect){ .kind = COORDINATOR_SEND,
-                                                          .peer = to->peer,
-                                                          .msg = msg };
+    fx->items[fx->count++] = (struct coordinator_effect){
+        .kind = COORDINATOR_SEND, .peer = to->session->peer[LINE_SEATS], .msg = msg
+    };
 }
 
 static void coordinator_refuse(struct coordinator *c, struct coordinator_fx *fx,
@@ -120,7 +120,7 @@ void coordinator_close_run(struct coordinator *c, struct coordinator_fx *fx)
         next = session->request_next;
         refuse_closed(c, fx, session);
     }
-    for (const struct node_session *session = c->heard.first; session;
+    for (const struct node_session *session = c->all.first; session;
          session = session->next)
         coordinator_send(fx, session, (struct coord_msg){ .kind = COORD_CLOSED });
 }
@@ -211,8 +211,11 @@ static void on_leave(struct coordinator *c, struct node_session *session,
  * coordinator that is no more ---- */
 
 #define MAX_GRACE_MS 60000u
-#define GONE_LEAST   1024u
-#define GONE_MOST    65536u
+#define LOST_BROKE   "its connection broke"
+#define AWAY_MOST    65536u
+
+static void lose_session(struct coordinator *c, struct node_session *session,
+                         struct coordinator_fx *fx, const char *why);
 
 /* The node is in a round that this coordinator does not know, so the host was restarted
  * while the run went on. The nodes of the round come back one by one, and those that
@@ -316,6 +319,20 @@ struct settings_before {
     struct buf text; /* owned if replaced */
 };
 
+/* All lines of the run's nodes are judged by what the nodes agreed on. All of a run may
+ * lose their connections at once, and more than that are not nodes: without a secret
+ * anybody may join and vanish, as often as a network allows, and ask to be waited
+ * for. */
+static void use_silence(struct coordinator *c)
+{
+    const uint64_t nodes = (uint64_t)MAX_OF(c->settings.max_nodes, 0);
+
+    c->sessions->away_most =
+        (size_t)MIN_OF(MAX_OF(2 * nodes, SESSION_AWAY_LEAST), (uint64_t)AWAY_MOST);
+    c->sessions->silent_us =
+        MIN_OF(rdzv_dead_after_ms(&c->settings), MONO_NEVER / 4000) * 1000;
+}
+
 static void settings_commit(struct settings_before *before)
 {
     if (before->replaced)
@@ -328,6 +345,7 @@ static void settings_roll_back(struct coordinator *c, struct settings_before *be
         return;
     buf_fini(&c->settings_text);
     c->settings = before->settings;
+    use_silence(c);
     c->settings_text = before->text;
 }
 
@@ -347,6 +365,7 @@ static int take_settings(struct coordinator *c, const struct coord_msg *m,
             return MUSTER_ENOMEM;
         *before = (struct settings_before){ true, c->settings, c->settings_text };
         c->settings = theirs;
+        use_silence(c);
         c->settings_text = text;
         return 0;
     }
@@ -368,13 +387,16 @@ static int take_settings(struct coordinator *c, const struct coord_msg *m,
     return rdzv_settings_compare(&theirs, buf_span(&c->settings_text), err);
 }
 
-static void attach(struct coordinator *c, struct node_session *session, uint32_t peer)
+static uint64_t us_of(struct now now)
 {
-    assert(peer < c->by_peer_size && !c->by_peer[peer]);
-    coordinator_gone_end(c, session);
+    return now.mono_ms * 1000;
+}
+
+static void attach(struct coordinator *c, struct node_session *session, uint32_t peer,
+                   struct now now)
+{
     session->spare = false; /* What we told it may have been lost. */
-    session->peer = peer;
-    c->by_peer[peer] = session;
+    session_open(c->sessions, session->session, LINE_SEATS, peer, us_of(now));
 }
 
 /* Refuses a peer that has no session: it is told why, and may go. */
@@ -393,33 +415,32 @@ static void turn_away(struct coordinator_fx *fx, uint32_t peer, int code,
 static void readmit(struct coordinator *c, const struct coordinator_event *ev,
                     struct coordinator_fx *fx, struct node_session *session)
 {
-    if (session->lost_by_ms == MONO_NEVER) {
-        c->by_peer[session->peer] = NULL;
+    if (session_is_open(session->session, LINE_SEATS)) {
         (void)snprintf(fx->text, sizeof fx->text,
                        "the node has come back over another connection");
-        coordinator_drop(fx, session->peer);
+        coordinator_drop(fx, session->session->peer[LINE_SEATS]);
     }
-    attach(c, session, ev->peer);
-    node_session_heard_again(c, session, ev->now);
+    attach(c, session, ev->peer, ev->now);
     notify_state(c, fx, session, ev->msg);
 }
 
 static int admit_new(struct coordinator *c, const struct coordinator_event *ev,
-                     struct coordinator_fx *fx, const struct rdzv_node *node)
+                     struct coordinator_fx *fx, const struct rdzv_node *node,
+                     struct session *s)
 {
     const struct coord_msg *m = ev->msg;
-    struct node_session *session = node_session_new(c, node);
+    struct node_session *session = node_session_new(c, node, s);
 
-    if (!session)
+    if (!session) {
+        session_release(c->sessions, s);
         return MUSTER_ENOMEM;
-    session->nonce = m->nonce;
-    session->grace_ms = MIN_OF(m->grace_ms, MAX_GRACE_MS);
-    node_session_heard_first(c, session, ev->now);
-    attach(c, session, ev->peer);
+    }
     if (can_resume(c, m) && resume(c, session, m, ev->now) < 0) {
         node_session_remove(c, session);
         return MUSTER_ENOMEM;
     }
+    s->grace_us = MIN_OF(m->grace_ms, MAX_GRACE_MS) * 1000u;
+    attach(c, session, ev->peer, ev->now);
     if (!session->member && !c->state.complete && m->round >= c->state.round &&
         m->round < RDZV_MAX_ROUND) {
         c->state.round = m->round + 1; /* Rounds only grow, even over a restart. */
@@ -436,7 +457,9 @@ static int coordinator_hello(struct coordinator *c, const struct coordinator_eve
     struct rdzv_node node = { m->addr, m->pid, m->local_id };
     char ordered[RDZV_ORDERED_SIZE];
     struct settings_before before = { .replaced = false };
+    const struct session *other;
     struct node_session *session;
+    struct session *s;
     int rc;
 
     if (m->addr.n == 0 || m->addr.n > RDZV_MAX_ADDR || m->round < -1 ||
@@ -451,13 +474,13 @@ static int coordinator_hello(struct coordinator *c, const struct coordinator_eve
      * of them may complete a round, so the number becomes part of the name. */
     if (m->order == COORD_BY_KEY)
         node.addr = rdzv_ordered_addr(m->addr, m->rank_order_key, ordered);
-    rc = coordinator_reserve_peer(c, ev->peer);
-    if (rc == 0)
-        rc = take_settings(c, m, &before, err);
+    rc = take_settings(c, m, &before, err);
     if (rc == MUSTER_ENOMEM)
         return err_nomem(err);
     session = rc == 0 ? coordinator_find(c, &node) : NULL;
-    if (session && session->nonce != m->nonce) {
+    other = sessions_find(c->sessions, m->nonce);
+    if (rc == 0 &&
+        (session ? session->session != other : other && other->part[LINE_SEATS])) {
         char name[128];
 
         rc = err_set(
@@ -466,14 +489,19 @@ static int coordinator_hello(struct coordinator *c, const struct coordinator_eve
             "may have the same host name and pid: give each its own --local-addr",
             rdzv_node_text(&node, name, sizeof name));
     }
+    if (rc == 0 && session && other->owed[LINE_SEATS]) { /* It is lost already. */
+        lose_session(c, session, fx, LOST_BROKE);
+        coordinator_settle(c, fx, ev->now);
+        session = NULL;
+    }
     if (rc < 0)
         turn_away(fx, ev->peer, rc, err);
-    else if (session)
-        readmit(c, ev, fx, session);
-    else if (admit_new(c, ev, fx, &node) < 0) {
+    else if (!(s = sessions_meet(c->sessions, m->nonce, ev->peer)) ||
+             (!session && admit_new(c, ev, fx, &node, s) < 0)) {
         settings_roll_back(c, &before);
         return err_nomem(err);
-    }
+    } else if (session)
+        readmit(c, ev, fx, session);
     settings_commit(&before);
     return 0;
 }
@@ -508,66 +536,54 @@ static void lose_session(struct coordinator *c, struct node_session *session,
     coordinator_request_end(c, session);
     if (m)
         coordinator_lose(c, fx, m, TRACE_ECHO, fx->text);
-    if (session->lost_by_ms == MONO_NEVER)
-        coordinator_drop(fx, session->peer);
+    if (session_is_open(session->session, LINE_SEATS)) {
+        coordinator_drop(fx, session->session->peer[LINE_SEATS]);
+        session_close(c->sessions, session->session, LINE_SEATS, 0, 0);
+    }
     node_session_remove(c, session);
 }
 
-/* How many nodes may be away and come back. All of a run may lose their connections at
- * once, and more than that are not nodes: without a secret anybody may join and vanish,
- * as often as a network allows, and ask to be waited for. */
-static size_t gone_most(const struct coordinator *c)
+/* One loss at a time: each may have to be told to every other node, and the texts of
+ * two would share one buffer. The next one is due at once. */
+static bool lose_one(struct coordinator *c, struct coordinator_fx *fx, struct now now)
 {
-    const uint64_t nodes = (uint64_t)MAX_OF(c->settings.max_nodes, 0);
+    struct session *s;
 
-    return (size_t)MIN_OF(MAX_OF(2 * nodes, (uint64_t)GONE_LEAST), (uint64_t)GONE_MOST);
+    sessions_judge(c->sessions, us_of(now));
+    s = sessions_owed(c->sessions, LINE_SEATS);
+    if (!s)
+        return false;
+    lose_session(c, s->part[LINE_SEATS], fx,
+                 s->crowded ? "too many others are away, too"
+                 : s->broke ? LOST_BROKE
+                            : "it has been silent for too long");
+    return true;
 }
 
 static void coordinator_gone(struct coordinator *c, const struct coordinator_event *ev,
                              struct coordinator_fx *fx)
 {
     struct node_session *session = node_session_of(c, ev->peer);
-    uint64_t by_ms;
 
     if (!session)
         return;
+    const bool seated = rdzv_state_find(&c->state, &session->node) || session->request;
+    const uint64_t grace_ms = session->session->grace_us / 1000;
+
+    if (seated && !session->ends && !(c->state.closed && ev->hung_up))
+        c->awaits_until_ms = ev->now.mono_ms + MAX_OF(grace_ms, REDIAL_MS);
+    session_close(c->sessions, session->session, LINE_SEATS, us_of(ev->now),
+                  coordinator_unsettled(c, session, ev->now) ? c->settled_by_ms * 1000
+                                                             : 0);
     /* A node without a seat has nothing to come back for, and losing it costs
      * nothing. */
-    const bool seated = rdzv_state_find(&c->state, &session->node) || session->request;
-
-    by_ms = ev->now.mono_ms + (seated ? session->grace_ms : 0);
-    if (seated && !session->ends && !(c->state.closed && ev->hung_up))
-        c->awaits_until_ms = ev->now.mono_ms + MAX_OF(session->grace_ms, REDIAL_MS);
-    if (coordinator_unsettled(c, session, ev->now))
-        by_ms = MAX_OF(by_ms, c->settled_by_ms);
-    c->by_peer[ev->peer] = NULL;
-    coordinator_gone_begin(c, session, by_ms);
-    if (c->gone_count > gone_most(c)) {
-        lose_session(c, c->gone.first, fx, "too many others are away, too");
-        coordinator_settle(c, fx, ev->now);
-    } else if (by_ms <= ev->now.mono_ms) {
-        lose_session(c, session, fx, "its connection broke");
-        coordinator_settle(c, fx, ev->now);
-    }
-}
-
-/* One loss at a time: each may have to be told to every other node, and the texts of
- * two would share one buffer. The deadline for the next one has passed already, so it
- * follows at once. */
-static bool lose_one(struct coordinator *c, struct coordinator_fx *fx, struct now now)
-{
-    const uint64_t dead_ms = rdzv_dead_after_ms(&c->settings);
-    struct node_session *oldest = c->heard.first;
-
-    if (oldest && now.mono_ms - oldest->heard_ms >= dead_ms) {
-        lose_session(c, oldest, fx, "it has been silent for too long");
-        return true;
-    }
-    if (c->gone.first && c->gone.first->lost_by_ms <= now.mono_ms) {
-        lose_session(c, c->gone.first, fx, "its connection broke");
-        return true;
-    }
-    return false;
+    if (seated && sessions_deadline(c->sessions, LINE_SEATS) > us_of(ev->now))
+        return;
+    if (!seated)
+        lose_session(c, session, fx, LOST_BROKE);
+    else
+        (void)lose_one(c, fx, ev->now);
+    coordinator_settle(c, fx, ev->now);
 }
 
 static void coordinator_timer(struct coordinator *c, struct coordinator_fx *fx,
@@ -604,11 +620,9 @@ uint64_t coordinator_deadline(const struct coordinator *c)
         by = MIN_OF(by, c->settled_by_ms);
     if (c->torch_nodes)
         by = MIN_OF(by, c->torch_due_ms);
-    if (c->heard.first)
-        by = MIN_OF(by, c->heard.first->heard_ms + rdzv_dead_after_ms(&c->settings));
-    if (c->gone.first)
-        by = MIN_OF(by, c->gone.first->lost_by_ms);
-    return by;
+    const uint64_t loss_us = sessions_deadline(c->sessions, LINE_SEATS);
+
+    return loss_us == MONO_NEVER ? by : MIN_OF(by, (loss_us + 999) / 1000);
 }
 
 /* ---- the step ---- */
@@ -618,15 +632,15 @@ static int on_msg(struct coordinator *c, const struct coordinator_event *ev,
 {
     struct node_session *session = node_session_of(c, ev->peer);
 
-    if (!session && ev->msg->kind == COORD_HELLO)
+    if (!session && ev->msg->kind == COORD_HELLO &&
+        !sessions_of(c->sessions, LINE_RECORD, ev->peer))
         return coordinator_hello(c, ev, fx, err);
-    if (session && ev->msg->kind != COORD_JOIN)
-        node_session_heard_again(c, session, ev->now);
+    if (session)
+        session_heard(c->sessions, session->session, us_of(ev->now));
     switch (session ? ev->msg->kind : COORD_HELLO) {
     case COORD_JOIN:
         if (on_join(c, session, fx, ev->msg->count, ev->now) < 0)
             return err_nomem(err);
-        node_session_heard_again(c, session, ev->now);
         return 0;
     case COORD_LEAVE:
         on_leave(c, session, fx, ev->now);
@@ -692,7 +706,7 @@ static void check(const struct coordinator *c, const struct coordinator_fx *fx)
     assert(!c->state.complete || c->last_call_by_ms == MONO_NEVER);
     assert(c->staying <= c->node_sessions.count);
     assert(!c->requests.first == !c->requests.last);
-    assert(!c->heard.first == (c->node_sessions.count == 0));
+    assert(!c->all.first == (c->node_sessions.count == 0));
     (void)c;
     (void)fx;
 }
@@ -709,7 +723,8 @@ int coordinator_step(struct coordinator *c, const struct coordinator_event *ev,
 
 /* ---- new and free ---- */
 
-struct coordinator *coordinator_new(struct span run_id, const struct trace *trace)
+struct coordinator *coordinator_new(struct span run_id, struct sessions *sessions,
+                                    const struct trace *trace)
 {
     struct coordinator *c = mem_calloc(1, sizeof *c);
 
@@ -721,6 +736,7 @@ struct coordinator *coordinator_new(struct span run_id, const struct trace *trac
         return NULL;
     }
     c->trace = trace;
+    c->sessions = sessions;
     rdzv_settings_init(&c->settings, 1, 1);
     rdzv_state_init(&c->state);
     map_init(&c->node_sessions, 0);
@@ -738,10 +754,12 @@ void coordinator_free(struct coordinator *c)
 {
     if (!c)
         return;
-    while (c->heard.first)
-        node_session_remove(c, c->heard.first);
+    c->sessions->silent_us = SESSION_SILENT_US;
+    while (c->all.first) {
+        session_close(c->sessions, c->all.first->session, LINE_SEATS, 0, 0);
+        node_session_remove(c, c->all.first);
+    }
     map_fini(&c->node_sessions);
-    mem_free(c->by_peer);
     mem_free(c->order);
     rdzv_state_fini(&c->state);
     buf_fini(&c->settings_text);

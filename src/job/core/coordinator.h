@@ -23,9 +23,12 @@
 #include "rendezvous/core/coordinator_wire.h"
 
 struct coordinator;
+struct sessions;
 
-/* run_id is copied; trace is borrowed and may be NULL. NULL: out of memory. */
-struct coordinator *coordinator_new(struct span run_id, const struct trace *trace);
+/* run_id is copied; the table of nodes and trace are borrowed, and trace may be NULL.
+ * NULL: out of memory. */
+struct coordinator *coordinator_new(struct span run_id, struct sessions *sessions,
+                                    const struct trace *trace);
 void coordinator_free(struct coordinator *c); /* NULL is fine */
 
 enum coordinator_event_kind {

@@ -6,6 +6,7 @@
 
 #include "base/map.h"
 #include "job/core/coordinator.h"
+#include "job/core/sessions.h"
 #include "rendezvous/core/progress.h"
 #include "rendezvous/core/settings.h"
 #include "rendezvous/core/state.h"
@@ -22,16 +23,12 @@
 #define GATHERED_FIRST_MS 1000u
 #define GATHERED_MOST_MS  8000u
 
-/* A node of ours that is connected, or that has been gone for less than its grace. */
+/* A node of ours that is connected, or that may still come back. */
 struct node_session {
-    struct map_link link;  /* by identity; the key's bytes lie after the struct */
-    struct rdzv_node node; /* addr borrowed from the key */
-    struct node_session *prev, *next; /* in the order in which we last heard of them */
-    uint64_t heard_ms;
-    uint64_t lost_by_ms; /* MONO_NEVER while connected */
-    uint64_t grace_ms;
-    uint64_t nonce;
-    uint32_t peer;
+    struct map_link link;    /* by identity; the key's bytes lie after the struct */
+    struct rdzv_node node;   /* addr borrowed from the key */
+    struct session *session; /* borrowed; its connections */
+    struct node_session *prev, *next; /* in `all` */
     bool stays;      /* wants the next round, but keeps its place until settled_by_ms */
     bool request;    /* its JOIN has not been answered */
     bool spare;      /* was told that it is a spare */
@@ -39,7 +36,6 @@ struct node_session {
     bool member;     /* was told JOINED for the round that is complete now */
     bool ends;       /* it said LEAVE or CLOSE: it does not come back */
     struct node_session *request_prev, *request_next; /* in order of asking */
-    struct node_session *gone_prev, *gone_next;       /* in its grace */
     int64_t joins;                                    /* number of the last JOIN */
 };
 
@@ -58,17 +54,13 @@ struct coordinator {
     struct participant *rank0; /* rank 0 of the complete round; borrowed from state */
     size_t world;    /* the number of nodes in that round when it was complete */
     int64_t base_us; /* wall clock minus monotonic clock; follows it forward only */
+    struct sessions *sessions; /* borrowed; who is connected, and who is lost */
     struct map node_sessions;
-    struct node_session **by_peer; /* owned */
-    size_t by_peer_size;
     /* owned; room to sort all nodes in, reserved before a step */
     struct participant **order;
     size_t order_size;
-    struct node_session_list heard; /* oldest first */
+    struct node_session_list all;
     struct node_session_list requests;
-    /* in their grace, the one that will be lost first comes first */
-    struct node_session_list gone;
-    size_t gone_count;
     size_t torch_nodes;       /* torchrun's nodes in the state */
     int64_t lead_us;          /* how far their fastest clock is ahead of ours */
     uint64_t last_call_by_ms; /* of an open round that has enough nodes */
@@ -106,20 +98,13 @@ struct coordinator {
 struct node_session *coordinator_find(const struct coordinator *c,
                                       const struct rdzv_node *node);
 struct node_session *node_session_of(const struct coordinator *c, uint32_t peer);
+/* NULL: out of memory. */
 struct node_session *node_session_new(struct coordinator *c,
-                                      const struct rdzv_node *node);
+                                      const struct rdzv_node *node, struct session *s);
 void node_session_remove(struct coordinator *c, struct node_session *session);
-void node_session_heard_first(struct coordinator *c, struct node_session *session,
-                              struct now now);
-void node_session_heard_again(struct coordinator *c, struct node_session *session,
-                              struct now now);
-int coordinator_reserve_peer(struct coordinator *c, uint32_t peer);
 int coordinator_reserve_order(struct coordinator *c, size_t count); /* coordinator.c */
 void coordinator_request_begin(struct coordinator *c, struct node_session *session);
 void coordinator_request_end(struct coordinator *c, struct node_session *session);
-void coordinator_gone_begin(struct coordinator *c, struct node_session *session,
-                            uint64_t by_ms);
-void coordinator_gone_end(struct coordinator *c, struct node_session *session);
 
 /* coordinator.c */
 void coordinator_send(struct coordinator_fx *fx, const struct node_session *to,

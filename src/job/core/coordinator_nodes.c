@@ -1,6 +1,5 @@
-/* coordinator_nodes.c - the nodes of ours that a coordinator knows, and the lists they
- * are in: when each was last heard of, which wait for an answer, and which have been
- * gone for less than their grace.
+/* coordinator_nodes.c - the nodes of ours that a coordinator knows, and which of them
+ * wait for an answer. Who is connected and who is lost is known in sessions.c.
  *
  * Every operation on one node costs the same however many nodes there are. */
 #include "base/list.h"
@@ -24,26 +23,9 @@ struct node_session *coordinator_find(const struct coordinator *c,
 
 struct node_session *node_session_of(const struct coordinator *c, uint32_t peer)
 {
-    return peer < c->by_peer_size ? c->by_peer[peer] : NULL;
-}
+    const struct session *s = sessions_of(c->sessions, LINE_SEATS, peer);
 
-static void heard_unlink(struct coordinator *c, struct node_session *session)
-{
-    LIST_REMOVE(&c->heard, session, prev, next);
-}
-
-void node_session_heard_first(struct coordinator *c, struct node_session *session,
-                              struct now now)
-{
-    session->heard_ms = now.mono_ms;
-    LIST_APPEND(&c->heard, session, prev, next);
-}
-
-void node_session_heard_again(struct coordinator *c, struct node_session *session,
-                              struct now now)
-{
-    heard_unlink(c, session);
-    node_session_heard_first(c, session, now);
+    return s ? s->part[LINE_SEATS] : NULL;
 }
 
 void coordinator_request_begin(struct coordinator *c, struct node_session *session)
@@ -63,55 +45,23 @@ void coordinator_request_end(struct coordinator *c, struct node_session *session
     LIST_REMOVE(&c->requests, session, request_prev, request_next);
 }
 
-/* The list is sorted by when its nodes are lost. Nodes of one run have the same grace,
- * so a node that goes later is lost later, and the search mostly ends where it
- * begins. */
-void coordinator_gone_begin(struct coordinator *c, struct node_session *session,
-                            uint64_t by_ms)
-{
-    struct node_session *before = c->gone.last;
-
-    assert(session->lost_by_ms == MONO_NEVER && by_ms != MONO_NEVER);
-    while (before && before->lost_by_ms > by_ms)
-        before = before->gone_prev;
-    session->lost_by_ms = by_ms;
-    LIST_INSERT(&c->gone, before, session, gone_prev, gone_next);
-    c->gone_count++;
-}
-
-void coordinator_gone_end(struct coordinator *c, struct node_session *session)
-{
-    if (session->lost_by_ms == MONO_NEVER)
-        return;
-    LIST_REMOVE(&c->gone, session, gone_prev, gone_next);
-    c->gone_count--;
-    session->lost_by_ms = MONO_NEVER;
-}
-
 void node_session_remove(struct coordinator *c, struct node_session *session)
 {
+    struct session *const s = session->session;
+
     coordinator_request_end(c, session);
-    heard_unlink(c, session);
-    coordinator_gone_end(c, session);
-    if (node_session_of(c, session->peer) == session)
-        c->by_peer[session->peer] = NULL;
+    LIST_REMOVE(&c->all, session, prev, next);
     map_remove(&c->node_sessions, &session->link);
     mem_free(session);
-}
-
-int coordinator_reserve_peer(struct coordinator *c, uint32_t peer)
-{
-    struct node_session **by_peer =
-        mem_grow_to(c->by_peer, &c->by_peer_size, peer, sizeof *by_peer);
-
-    if (!by_peer)
-        return MUSTER_ENOMEM;
-    c->by_peer = by_peer;
-    return 0;
+    assert(!session_is_open(s, LINE_SEATS));
+    s->part[LINE_SEATS] = NULL;
+    s->grace_us = MONO_NEVER;
+    session_settle(c->sessions, s, LINE_SEATS);
+    session_release(c->sessions, s);
 }
 
 struct node_session *node_session_new(struct coordinator *c,
-                                      const struct rdzv_node *node)
+                                      const struct rdzv_node *node, struct session *s)
 {
     struct node_session *session;
     uint8_t *key;
@@ -125,7 +75,9 @@ struct node_session *node_session_new(struct coordinator *c,
     session->link.key = rdzv_node_key(key, node);
     session->node = *node;
     session->node.addr.p = key + RDZV_KEY_HEAD;
-    session->lost_by_ms = MONO_NEVER;
+    session->session = s;
+    s->part[LINE_SEATS] = session;
     map_add(&c->node_sessions, &session->link);
+    LIST_APPEND(&c->all, session, prev, next);
     return session;
 }

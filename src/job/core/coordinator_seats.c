@@ -29,7 +29,7 @@ static bool enough(const struct coordinator *c)
 void coordinator_notify_members(struct coordinator *c, struct coordinator_fx *fx,
                                 struct coord_msg msg)
 {
-    for (const struct node_session *session = c->heard.first; session;
+    for (const struct node_session *session = c->all.first; session;
          session = session->next) {
         if (session->member)
             coordinator_send(fx, session, msg);
@@ -100,7 +100,7 @@ void coordinator_notify_joined(struct coordinator *c, struct coordinator_fx *fx)
 
         if (m->rank == 0)
             c->rank0 = m;
-        c->all_read &= session && (session->nonce & 0xffff) == COORD_READS;
+        c->all_read &= session && (session->session->nonce & 0xffff) == COORD_READS;
     }
     for (struct node_session *session = c->requests.first; session; session = next) {
         next = session->request_next;

@@ -47,7 +47,7 @@ static int encode(struct coordinator *c, struct now now)
     if (!c->touched && c->state.round == 0)
         return buf_append_str(&c->view, RDZV_C10D_SENTINEL);
     /* The host vouches for its nodes: they are alive at this moment. */
-    for (const struct node_session *session = c->heard.first; session;
+    for (const struct node_session *session = c->all.first; session;
          session = session->next) {
         struct participant *m = rdzv_state_find(&c->state, &session->node);
 
@@ -168,7 +168,7 @@ static bool ranks_look_whole(const struct rdzv_state *s)
 static void notify_evicted(struct coordinator *c, struct coordinator_fx *fx,
                            int64_t was_round)
 {
-    for (struct node_session *session = c->heard.first; session;
+    for (struct node_session *session = c->all.first; session;
          session = session->next) {
         if (!session->member ||
             (c->state.complete && c->state.round == was_round &&
@@ -284,7 +284,7 @@ int coordinator_seen(struct coordinator *c, const struct coordinator_event *ev,
     }
     buf_clear(&c->view);
     rc = buf_append_span(&c->view, ev->value);
-    for (struct node_session *session = c->heard.first; session && rc == 0;
+    for (struct node_session *session = c->all.first; session && rc == 0;
          session = session->next)
         rc = put_back(c, session, &c->state, &seen, ev->now);
     if (rc == 0)

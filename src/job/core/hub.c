@@ -30,8 +30,8 @@
 struct hub_node {
     uint32_t number; /* 0: an observer */
     uint32_t peer;
-    uint64_t nonce;
-    bool here;       /* attached now */
+    struct session *session; /* borrowed; NULL: an observer that is gone */
+    bool here;               /* attached now */
     bool detached;   /* its connection is gone, and on_detached() is still to be run */
     bool gone;       /* left or lost, and not expected back */
     bool left;       /* it said goodbye */
@@ -41,10 +41,8 @@ struct hub_node {
     char *host, *addr; /* owned */
     size_t given;      /* bytes of host that the node gave; then what tells it apart */
     int64_t pid, nproc;
-    uint64_t last_seq;   /* of its PUBLISHes */
-    uint64_t heard_us;   /* when it last sent anything */
-    uint64_t lost_by_us; /* it is lost if it is not back by then; or MONO_NEVER */
-    uint64_t lost_us;    /* when it was declared lost */
+    uint64_t last_seq; /* of its PUBLISHes */
+    uint64_t lost_us;  /* when it was declared lost */
 
     bool measured;         /* the next four are known */
     int64_t offset_us;     /* its monotonic clock ahead of ours */
@@ -91,6 +89,8 @@ _Static_assert(HUB_ASKS <= 8 * sizeof((struct hub_node){ 0 }.owes),
 struct hub {
     char *run_id; /* owned */
     const struct trace *trace;
+    struct sessions *sessions; /* borrowed; who is connected, and who is lost */
+    struct session *attaching; /* borrowed; whose ATTACH this step handles, or NULL */
     struct record record;
     struct hub_node **nodes; /* owned, as is each */
     size_t count, size;
@@ -101,8 +101,7 @@ struct hub {
     uint64_t ping_due_us;
     size_t pinged;         /* nodes that this round of PINGs has passed */
     bool ping_any;         /* one of them was attached */
-    uint64_t lost_due_us;  /* no node's lost_by_us is earlier */
-    size_t found_last;     /* index of the node that node_of_peer() found last */
+    size_t settled;        /* losses that this step has dealt with */
     size_t unannounced;    /* nodes that are in no NODES entry yet */
     size_t detached_count; /* nodes whose `detached` is set */
     uint64_t known_number; /* the highest number of an entry that any agent knows */
@@ -149,7 +148,8 @@ static const struct job_msg no_msg = { JOB_NONE };
 
 /* ---- new and free ---- */
 
-struct hub *hub_new(struct span run_id, const struct trace *trace)
+struct hub *hub_new(struct span run_id, struct sessions *sessions,
+                    const struct trace *trace)
 {
     struct hub *h = mem_calloc(1, sizeof *h);
 
@@ -163,14 +163,29 @@ struct hub *hub_new(struct span run_id, const struct trace *trace)
         return NULL;
     }
     h->trace = trace;
+    h->sessions = sessions;
     record_init(&h->record);
     h->next_number = 1;
     h->next_ask = 1;
     h->round.number = -1;
-    h->round.due_us = h->end.due_us = h->ping_due_us = h->lost_due_us = MONO_NEVER;
+    h->round.due_us = h->end.due_us = h->ping_due_us = MONO_NEVER;
     h->phases.round = -1;
     h->phases.due_us = MONO_NEVER;
     return h;
+}
+
+/* Its line is closed, or will be by whoever owns the connections. */
+static void forget_session(struct hub *h, struct hub_node *n)
+{
+    struct session *s = n->session;
+
+    n->session = NULL;
+    if (!s || s->part[LINE_RECORD] != n)
+        return;
+    session_close(h->sessions, s, LINE_RECORD, 0, 0);
+    session_settle(h->sessions, s, LINE_RECORD);
+    s->part[LINE_RECORD] = NULL;
+    session_release(h->sessions, s);
 }
 
 static void node_free(struct hub_node *n)
@@ -185,8 +200,10 @@ void hub_free(struct hub *h)
 {
     if (!h)
         return;
-    for (size_t i = 0; i < h->count; i++)
+    for (size_t i = 0; i < h->count; i++) {
+        forget_session(h, h->nodes[i]);
         node_free(h->nodes[i]);
+    }
     for (size_t i = 0; i < HUB_ASKS; i++)
         mem_free(h->asks[i].text);
     phase_times_fini(&h->phases.times);
@@ -245,6 +262,13 @@ static void save_node(struct hub *h, struct hub_node *n)
     h->changed = n;
 }
 
+/* Whether it was an observer that has gone. Nothing remembers those, so the next node
+ * takes its place: people may look at a job as often as they like. */
+static bool is_free(const struct hub_node *n)
+{
+    return n->number == 0 && n->gone && !n->here && !n->detached;
+}
+
 /* Frees what n owns and other does not. */
 static void release_node(const struct hub_node *n, const struct hub_node *other)
 {
@@ -258,9 +282,19 @@ static void release_node(const struct hub_node *n, const struct hub_node *other)
 
 static void step_commit(struct hub *h)
 {
+    for (; h->settled; h->settled--) {
+        struct session *s = sessions_owed(h->sessions, LINE_RECORD);
+
+        session_close(h->sessions, s, LINE_RECORD, h->now.mono_us, 0);
+        session_settle(h->sessions, s, LINE_RECORD);
+    }
     for (struct hub_node *n = h->changed; n; n = n->next_changed) {
         n->changed = false;
         release_node(n->was, n);
+        if (n->session)
+            n->session->slow_us = n->measured ? n->slow_us : SESSION_MOST_US / 8;
+        if (is_free(n))
+            forget_session(h, n);
     }
     h->changed = NULL;
     for (size_t k = 0; k < HUB_ASKS; k++)
@@ -332,34 +366,11 @@ static void drop(struct hub *h, struct hub_fx *fx, uint32_t peer, const char *wh
 
 /* ---- nodes ---- */
 
-/* Thousands of nodes answer roughly in their order, so the search begins at the node
- * that was found last. */
-static struct hub_node *node_of_peer(struct hub *h, uint32_t peer)
+static struct hub_node *node_of_peer(const struct hub *h, uint32_t peer)
 {
-    for (size_t k = 0, i = h->found_last; k < h->count; k++, i++) {
-        if (i >= h->count)
-            i = 0;
-        if (h->nodes[i]->here && h->nodes[i]->peer == peer) {
-            h->found_last = i;
-            return h->nodes[i];
-        }
-    }
-    return NULL;
-}
+    const struct session *s = sessions_of(h->sessions, LINE_RECORD, peer);
 
-/* Whether it was an observer that has gone. Nothing remembers those, so the next node
- * takes its place: people may look at a job as often as they like. */
-static bool is_free(const struct hub_node *n)
-{
-    return n->number == 0 && n->gone && !n->here && !n->detached;
-}
-
-static struct hub_node *node_of_nonce(const struct hub *h, uint64_t nonce)
-{
-    for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->nonce == nonce && !is_free(h->nodes[i]))
-            return h->nodes[i];
-    return NULL;
+    return s ? s->part[LINE_RECORD] : NULL;
 }
 
 static bool number_taken(const struct hub *h, uint32_t number)
@@ -409,11 +420,10 @@ static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **ou
     *n = (struct hub_node){
         .host = mem_strndup((const char *)m->host.p, MIN_OF(m->host.n, 255)),
         .addr = mem_strndup((const char *)m->addr.p, MIN_OF(m->addr.n, 255)),
-        .nonce = m->nonce,
+        .session = h->attaching,
         .pid = m->pid,
         .nproc = m->nproc,
         .round = -1,
-        .lost_by_us = MONO_NEVER,
         .changed = n->changed,
         .was = n->was,
         .next_changed = n->next_changed,
@@ -589,7 +599,7 @@ static struct span lost_text(struct hub *h, const struct hub_node *n, const char
         (void)buf_append_span(&h->text, said.n ? said : span_str("it said goodbye"));
     else
         (void)buf_printf(&h->text, "no sign of life for %.1f s",
-                         (double)(until - n->heard_us) / 1e6);
+                         (double)(until - n->session->heard_us) / 1e6);
     (void)buf_append_str(&h->text, ")");
     if (n->round >= 0 && n->count > 1)
         (void)buf_printf(&h->text, "; ranks %" PRId64 " to %" PRId64 " were there",
@@ -606,7 +616,7 @@ static void blame_node(struct hub *h, struct record_entry *e, const struct hub_n
     e->rank = e->local_rank = e->pid = -1;
     e->host = span_str(n->host);
     e->place = e->path = e->body = (struct span){ 0 };
-    e->at_us = h->now.wall_us - (int64_t)(h->now.mono_us - n->heard_us);
+    e->at_us = h->now.wall_us - (int64_t)(h->now.mono_us - n->session->heard_us);
     e->text =
         lost_text(h, n, n->conn_broke && !n->left ? "its connection broke" : NULL);
 }
@@ -658,12 +668,13 @@ static void record_vanished(struct hub *h, struct hub_fx *fx)
         if (number_taken(h, r.node) || !record_host_of(&h->record, r.node, &n) ||
             record_node_ended(&h->record, r.node))
             continue;
+        struct session away = { .heard_us = h->now.mono_us };
         struct hub_node node = { .number = r.node,
                                  .host = mem_strndup((const char *)n.host.p, n.host.n),
                                  .round = last.round,
                                  .first = r.first,
                                  .count = r.count,
-                                 .heard_us = h->now.mono_us };
+                                 .session = &away };
         if (!node.host) {
             h->no_memory = true;
             break;
@@ -849,7 +860,8 @@ static const struct hub_node *lost_node(const struct hub *h)
 
         if (!in_round(n, h->end.round) || n->reported || n->moved)
             continue;
-        if (!n->here || n->gone || (n->ping_us && n->ping_us <= h->end.began_us))
+        if (n->gone || n->session->state != SESSION_HERE ||
+            (n->ping_us && n->ping_us <= h->end.began_us))
             return n;
     }
     return NULL;
@@ -1116,7 +1128,7 @@ static void on_gave_up(struct hub *h, struct hub_fx *fx, const struct record_ent
         if (!in_round(n, f->round) || !(n->gone || unresponsive))
             continue;
         more += lost != NULL;
-        if (!lost || n->heard_us < lost->heard_us)
+        if (!lost || n->session->heard_us < lost->session->heard_us)
             lost = n;
     }
     if (lost) {
@@ -1231,16 +1243,9 @@ static void on_detached(struct hub *h, struct hub_fx *fx, struct hub_node *n);
 static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
                       const struct job_msg *m)
 {
-    struct hub_node *n = node_of_nonce(h, m->nonce);
-    const struct hub_node *before = node_of_peer(h, peer);
+    struct hub_node *n = h->attaching->part[LINE_RECORD];
     const bool observer = m->flags & JOB_OBSERVER;
 
-    if (before && before != n) {
-        /* Both would have this peer's number, and one would keep it when the connection
-         * is gone and the number is a stranger's. */
-        drop(h, fx, peer, "another node has attached over this connection");
-        return;
-    }
     const int rc = n ? 0 : add_node(h, m, &n);
     if (rc == MUSTER_EFULL) {
         drop(h, fx, peer, "the job has too many nodes");
@@ -1253,6 +1258,8 @@ static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
     save_node(h, n);
     if (n->detached)
         on_detached(h, fx, n);
+    if (n->session->owed[LINE_RECORD] && !n->gone && n->number)
+        declare_lost(h, fx, n, n->session->broke);
     if (n->here && n->peer != peer) {
         drop(h, fx, n->peer, "the node has come back over another connection");
         ask_cancel(h, n->peer);
@@ -1272,9 +1279,7 @@ static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
     n->gone = n->left = n->conn_broke = false;
     n->lost_us = 0;
     n->peer = peer;
-    n->lost_by_us = MONO_NEVER;
     n->ping_us = 0;
-    n->heard_us = h->now.mono_us;
     n->serves_store = m->flags & JOB_SERVES;
     if (!observer && (!h->has_budget || m->flags & JOB_SERVES)) {
         h->max_restarts = m->total;
@@ -1298,7 +1303,6 @@ static void declare_lost(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
     assert(n->number != 0);
     save_node(h, n);
-    n->lost_by_us = MONO_NEVER;
     n->gone = true;
     n->conn_broke = broke;
     n->lost_us = h->now.mono_us;
@@ -1321,14 +1325,6 @@ static void notify_last(struct hub *h, struct hub_fx *fx)
     send_to(h, fx, h->last_peer,
             (struct job_msg){ .kind = JOB_SYNCED, .seq = h->last_seq });
     h->last_seq = 0;
-}
-
-/* A node that lives is back after a pause of 20 ms and four round trips. We wait for
- * twice as many of the slowest recent round trips, and a quarter of a second more. */
-static uint64_t grace_us(const struct hub_node *n)
-{
-    return n->measured ? MIN_OF(HUB_QUICK_US + 8 * n->slow_us, HUB_GRACE_US)
-                       : HUB_GRACE_US;
 }
 
 /* Forgets the node's connection, whose number may soon belong to another one. This
@@ -1355,16 +1351,12 @@ static void on_detached(struct hub *h, struct hub_fx *fx, struct hub_node *n)
     h->detached_count--;
     ask_node_gone(h, fx, n);
     if (n->number == 0) {
-        n->nonce = 0;
-        n->gone = true;
+        n->gone = true; /* The commit forgets it. */
         return;
     }
     notify_last(h, fx);
     if (n->gone)
         leave(h, fx, n);
-    else
-        n->lost_by_us = h->now.mono_us + grace_us(n);
-    h->lost_due_us = MIN_OF(h->lost_due_us, n->lost_by_us);
 }
 
 static void on_all_detached(struct hub *h, struct hub_fx *fx)
@@ -1372,13 +1364,6 @@ static void on_all_detached(struct hub *h, struct hub_fx *fx)
     for (size_t i = 0; i < h->count && h->detached_count; i++)
         if (h->nodes[i]->detached)
             on_detached(h, fx, h->nodes[i]);
-}
-
-static void on_bye(struct hub *h, struct hub_fx *fx, struct hub_node *n)
-{
-    detach(h, n);
-    n->gone = true;
-    on_detached(h, fx, n);
 }
 
 /* ---- questions ---- */
@@ -1589,14 +1574,6 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
         if (!n->here || n->serves_store)
             continue;
         h->ping_any = true;
-        if (h->now.mono_us - n->heard_us > HUB_SILENT_US) {
-            drop(h, fx, n->peer, "the node has been silent for too long");
-            detach(h, n);
-            on_detached(h, fx, n);
-            if (n->number)
-                declare_lost(h, fx, n, false);
-            continue;
-        }
         ping(h, fx, n);
     }
     h->pinged = end;
@@ -1609,18 +1586,23 @@ static void on_ping_time(struct hub *h, struct hub_fx *fx)
     h->ping_any = false;
 }
 
-static void on_loss_time(struct hub *h, struct hub_fx *fx)
+/* The others are due in the next step, at once. The table of nodes is brought up to
+ * date when the step succeeds. */
+static void on_losses(struct hub *h, struct hub_fx *fx)
 {
-    size_t left = HUB_SLICE; /* The others are due in the next step, at once. */
+    struct session *s = sessions_owed(h->sessions, LINE_RECORD);
 
-    for (size_t i = 0; i < h->count && left; i++)
-        if (h->nodes[i]->lost_by_us <= h->now.mono_us) {
-            declare_lost(h, fx, h->nodes[i], true);
-            left--;
+    for (; s && h->settled < HUB_SLICE; s = s->owed_next[LINE_RECORD], h->settled++) {
+        struct hub_node *n = s->part[LINE_RECORD];
+
+        if (n->here) {
+            drop(h, fx, n->peer, "the node has been silent for too long");
+            detach(h, n);
+            on_detached(h, fx, n);
         }
-    h->lost_due_us = MONO_NEVER;
-    for (size_t i = 0; i < h->count; i++)
-        h->lost_due_us = MIN_OF(h->lost_due_us, h->nodes[i]->lost_by_us);
+        if (n->number && !n->gone)
+            declare_lost(h, fx, n, s->broke);
+    }
 }
 
 static void on_time(struct hub *h, struct hub_fx *fx)
@@ -1632,8 +1614,7 @@ static void on_time(struct hub *h, struct hub_fx *fx)
         emit_phases(h, fx);
     if (h->end.active && h->end.due_us <= h->now.mono_us)
         judge(h, fx);
-    if (h->lost_due_us <= h->now.mono_us)
-        on_loss_time(h, fx);
+    on_losses(h, fx);
     ask_expire(h, fx);
     if (h->ping_due_us <= h->now.mono_us)
         on_ping_time(h, fx);
@@ -1652,7 +1633,8 @@ uint64_t hub_deadline(const struct hub *h)
     for (size_t k = 0; k < HUB_ASKS; k++)
         if (h->asks[k].active)
             by = MIN_OF(by, MIN_OF(h->asks[k].due_us, h->asks[k].slice_us));
-    by = h->detached_count ? 0 : MIN_OF(by, h->lost_due_us);
+    by =
+        h->detached_count ? 0 : MIN_OF(by, sessions_deadline(h->sessions, LINE_RECORD));
     return MAX_OF(by, h->retry_us);
 }
 
@@ -1671,8 +1653,6 @@ static void on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
         drop(h, fx, peer, "a job message came before ATTACH");
         return;
     }
-    save_node(h, n);
-    n->heard_us = h->now.mono_us;
     if (n->number == 0 && m->kind != JOB_ASK && m->kind != JOB_PONG &&
         m->kind != JOB_SYNC && m->kind != JOB_BYE)
         return; /* An observer only asks and listens. */
@@ -1709,9 +1689,6 @@ static void on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
         h->last_seq = m->seq;
         notify_last(h, fx);
         return;
-    case JOB_BYE:
-        on_bye(h, fx, n);
-        return;
     case JOB_SEAT:
         on_seat(h, fx, n, m);
         return;
@@ -1719,7 +1696,8 @@ static void on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
         on_phase(h, fx, n, m);
         return;
     case JOB_NONE:
-    case JOB_ATTACH:
+    case JOB_ATTACH: /* See hub_step(), as for the next one. */
+    case JOB_BYE:
     case JOB_HOST:
     case JOB_ATTACHED:
     case JOB_ENTRY:
@@ -1774,19 +1752,61 @@ static int step_end(struct hub *h, struct hub_fx *fx)
 /* A GONE cannot be repeated, since the peer's number may belong to another connection
  * by then. So the node is detached in any case, in a step of its own. What follows from
  * it is done right after that, or, if there is no memory, by the next TIMER. */
-static void on_gone(struct hub *h, uint32_t peer)
+static void on_gone(struct hub *h, uint32_t peer, bool bye)
 {
     struct hub_node *n = node_of_peer(h, peer);
 
     step_begin(h);
-    if (n)
+    if (n) {
         detach(h, n);
+        n->gone |= bye;
+        session_close(h->sessions, n->session, LINE_RECORD, h->now.mono_us, 0);
+    }
     assert(!h->no_memory);
     step_commit(h);
 }
 
+/* The table of nodes is not part of what a step undoes: it changes once the step has
+ * succeeded. */
+static int attach_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
+{
+    struct session *s = sessions_meet(h->sessions, ev->msg->nonce, ev->peer);
+    const struct session *other = sessions_of(h->sessions, LINE_RECORD, ev->peer);
+    int rc;
+
+    if (!s)
+        h->no_memory = true;
+    else if ((other && other != s) || sessions_of(h->sessions, LINE_SEATS, ev->peer))
+        drop(h, fx, ev->peer, "another node has attached over this connection");
+    else
+        h->attaching = s;
+    if (h->attaching)
+        on_attach(h, fx, ev->peer, ev->msg);
+    h->attaching = NULL;
+    rc = step_end(h, fx);
+    if (!s)
+        return rc;
+    for (size_t i = h->count; rc == 0 && !s->part[LINE_RECORD] && i-- > 0;)
+        if (h->nodes[i]->session == s)
+            s->part[LINE_RECORD] = h->nodes[i];
+
+    struct hub_node *n = s->part[LINE_RECORD];
+
+    if (rc == 0 && n && n->here && n->peer == ev->peer) {
+        session_settle(h->sessions, s, LINE_RECORD);
+        session_set_serves(h->sessions, s, n->serves_store);
+        if (other != s)
+            session_open(h->sessions, s, LINE_RECORD, ev->peer, h->now.mono_us);
+    }
+    session_release(h->sessions, s);
+    return rc;
+}
+
 int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
 {
+    const enum job_kind kind =
+        ev->kind == HUB_MSG && ev->msg ? ev->msg->kind : JOB_NONE;
+    const struct session *from = sessions_of(h->sessions, LINE_RECORD, ev->peer);
     int rc;
 
     fx->count = 0;
@@ -1795,12 +1815,21 @@ int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
     if (!h->end.active)
         h->wall_ahead_us = ev->now.wall_us - (int64_t)ev->now.mono_us;
     h->now.wall_us = (int64_t)ev->now.mono_us + h->wall_ahead_us;
-    if (ev->kind == HUB_GONE)
-        on_gone(h, ev->peer);
+    if (ev->kind == HUB_MSG && from)
+        session_heard(h->sessions, (struct session *)from, h->now.mono_us);
+    if (ev->kind == HUB_GONE || kind == JOB_BYE)
+        on_gone(h, ev->peer, kind == JOB_BYE);
+    if (ev->kind == HUB_TIMER)
+        sessions_judge(h->sessions, h->now.mono_us);
     step_begin(h);
+    if (kind == JOB_ATTACH)
+        return attach_step(h, ev, fx);
     switch (ev->kind) {
     case HUB_MSG:
-        on_msg(h, fx, ev->peer, ev->msg ? ev->msg : &no_msg);
+        if (kind == JOB_BYE)
+            on_all_detached(h, fx);
+        else
+            on_msg(h, fx, ev->peer, ev->msg ? ev->msg : &no_msg);
         break;
     case HUB_GONE:
         on_all_detached(h, fx);

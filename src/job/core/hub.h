@@ -1,6 +1,6 @@
 /* hub.h - the coordinator of a job. It numbers the entries of the job's record and
  * passes them on, gathers answers to questions, compares clocks, and judges failures.
- * There is one for each run id in a store server (job/hub_driver.h), or one inside
+ * There is one for each run id in a store server (job/run_driver.c), or one inside
  * the agent of a job of one node. Pure. What always holds:
  *
  *   - numbers of entries only grow, and every agent gets the same entries;
@@ -14,15 +14,13 @@
 #include "base/trace.h"
 #include "job/core/job_wire.h"
 #include "job/core/record.h"
+#include "job/core/sessions.h"
 
-#define HUB_JUDGE_US  2000000u  /* from the first failure to the verdict, at most */
-#define HUB_GRACE_US  1000000u  /* for a node to return after its connection broke */
-#define HUB_QUICK_US  250000u   /* the same on a fast network: see grace_us() */
-#define HUB_PING_US   5000000u  /* between two PINGs to a node */
-#define HUB_SILENT_US 15000000u /* after which a silent node is lost */
-#define HUB_ANSWER_US 1000000u  /* a PING unanswered for longer may mean a lost node */
-#define HUB_GATHER_US 2000000u  /* a round is recorded then, even without some nodes */
-#define HUB_ASKS      16u       /* questions under way at once */
+#define HUB_JUDGE_US  2000000u /* from the first failure to the verdict, at most */
+#define HUB_PING_US   5000000u /* between two PINGs to a node */
+#define HUB_ANSWER_US 1000000u /* a PING unanswered for longer may mean a lost node */
+#define HUB_GATHER_US 2000000u /* a round is recorded then, even without some nodes */
+#define HUB_ASKS      16u      /* questions under way at once */
 #define HUB_NODES     65536u
 
 /* At most so many nodes get a question or a PING in one step. The store serves its
@@ -38,8 +36,9 @@ struct hub_now {
     int64_t wall_us;
 };
 
-/* run_id is copied. NULL: out of memory. */
-struct hub *hub_new(struct span run_id, const struct trace *trace);
+/* run_id is copied, the table of nodes borrowed. NULL: out of memory. */
+struct hub *hub_new(struct span run_id, struct sessions *sessions,
+                    const struct trace *trace);
 void hub_free(struct hub *h); /* NULL is fine */
 
 enum hub_event_kind {

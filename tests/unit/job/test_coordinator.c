@@ -17,6 +17,7 @@
 
 /* A run with its peers, each of which remembers the last message of each kind. */
 struct world {
+    struct sessions sessions;
     struct coordinator *host;
     struct coordinator_fx fx;
     struct now now;
@@ -43,7 +44,8 @@ static void settings_for(struct world *w, char *text, size_t size)
 static void world_init(struct world *w, int64_t min, int64_t max)
 {
     *w = (struct world){ .min = min, .max = max, .now = { 1000, 1700000000000000 } };
-    w->host = coordinator_new(span_str("run"), NULL);
+    sessions_init(&w->sessions);
+    w->host = coordinator_new(span_str("run"), &w->sessions, NULL);
     assert_non_null(w->host);
     coordinator_fx_init(&w->fx);
     settings_for(w, w->settings, sizeof w->settings);
@@ -52,6 +54,7 @@ static void world_init(struct world *w, int64_t min, int64_t max)
 static void world_fini(struct world *w)
 {
     coordinator_free(w->host);
+    sessions_fini(&w->sessions);
     coordinator_fx_fini(&w->fx);
 }
 
@@ -62,8 +65,6 @@ static uint64_t digest_of(const struct coordinator *h)
     struct coordinator c = *h;
     uint64_t print;
 
-    c.by_peer = NULL;
-    c.by_peer_size = 0;
     c.order = NULL;
     c.order_size = 0;
     c.node_sessions.links = NULL;
@@ -73,8 +74,13 @@ static uint64_t digest_of(const struct coordinator *h)
     c.view = (struct buf){ 0 };
     c.dirty = false;
     print = print_bytes(0, &c, sizeof c);
-    for (const struct node_session *w = h->heard.first; w; w = w->next)
+    for (const struct node_session *w = h->all.first; w; w = w->next) {
         print = print_bytes(print, w, sizeof *w);
+        print = print_bytes(print, &w->session->state, sizeof w->session->state);
+        print = print_bytes(print, w->session->peer, sizeof w->session->peer);
+    }
+    print = print_bytes(print, &h->sessions->nodes.count, sizeof(size_t));
+    print = print_bytes(print, &h->sessions->silent_us, sizeof(uint64_t));
     for (const struct participant *m = rdzv_first(&h->state, RDZV_BEATS); m;
          m = m->next[RDZV_BEATS]) {
         print = print_bytes(print, &m->in, sizeof m->in);
@@ -924,11 +930,12 @@ static void failing_memory_changes_nothing(void **state)
     if (step_starves)
         return; /* This test makes memory fail in its own way. */
     for (struct failing f = failing_first(); failing_next(&f);) {
-        struct coordinator *host = coordinator_new(span_str("run"), NULL);
-        struct world w = { .host = host, .min = 2, .max = 2, .now = { 1, 1 } };
+        struct world w = { .min = 2, .max = 2, .now = { 1, 1 } };
         int rc;
 
-        if (!host)
+        sessions_init(&w.sessions);
+        w.host = coordinator_new(span_str("run"), &w.sessions, NULL);
+        if (!w.host)
             continue;
         coordinator_fx_init(&w.fx);
         mem_fail_from(0);

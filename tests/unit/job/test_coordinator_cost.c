@@ -8,10 +8,12 @@
 
 #include "base/buf.h"
 #include "job/core/coordinator.h"
+#include "job/core/sessions.h"
 #include "rendezvous/core/settings.h"
 
 /* A run of n nodes; peer p is node p. */
 struct crowd {
+    struct sessions sessions;
     struct coordinator *host;
     struct coordinator_fx fx;
     struct now now;
@@ -26,7 +28,8 @@ static void crowd_init(struct crowd *c, int64_t n)
     struct rdzv_settings s;
 
     *c = (struct crowd){ .n = n, .now = { 1000, 1700000000000000 } };
-    c->host = coordinator_new(span_str("run"), NULL);
+    sessions_init(&c->sessions);
+    c->host = coordinator_new(span_str("run"), &c->sessions, NULL);
     assert_non_null(c->host);
     coordinator_fx_init(&c->fx);
     buf_init(&c->out, COORD_MAX);
@@ -38,6 +41,7 @@ static void crowd_init(struct crowd *c, int64_t n)
 static void crowd_fini(struct crowd *c)
 {
     coordinator_free(c->host);
+    sessions_fini(&c->sessions);
     coordinator_fx_fini(&c->fx);
     buf_fini(&c->out);
     buf_fini(&c->settings);
@@ -77,6 +81,7 @@ static void hello(struct crowd *c, int64_t peer)
             .kind = COORD_HELLO,
             .run_id = span_str("run"),
             .addr = span_str("node-with-a-name.example"),
+            .nonce = (uint64_t)peer + 1,
             .pid = 100000 + peer, /* all of one length, so that bytes can be compared */
             .settings = buf_span(&c->settings),
             .round = -1,
@@ -240,6 +245,7 @@ static void a_loss_is_told_to_a_node_that_was_away(void **state)
                             .run_id = span_str("run"),
                             .addr = span_str("node-with-a-name.example"),
                             .pid = 100001,
+                            .nonce = 2,
                             .settings = buf_span(&c.settings),
                             .round = 0,
                             .rank = 1,

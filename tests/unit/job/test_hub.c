@@ -7,6 +7,7 @@
 #include "job/core/judge.h"
 
 struct play {
+    struct sessions sessions, twin_sessions;
     struct hub *h;
     struct hub_fx fx;
     struct hub *twin; /* if step_starves: one that always has memory; else NULL */
@@ -184,9 +185,11 @@ static void reported(struct play *p, uint32_t peer, int64_t round, int64_t faile
 static void begin(struct play *p, uint32_t nodes, int64_t budget)
 {
     *p = (struct play){ .now = { 5000000, 1700000000000000 } };
-    p->h = hub_new(span_str("job"), NULL);
+    sessions_init(&p->sessions);
+    sessions_init(&p->twin_sessions);
+    p->h = hub_new(span_str("job"), &p->sessions, NULL);
     assert_non_null(p->h);
-    p->twin = step_starves ? hub_new(span_str("job"), NULL) : NULL;
+    p->twin = step_starves ? hub_new(span_str("job"), &p->twin_sessions, NULL) : NULL;
     for (uint32_t i = 1; i <= nodes; i++)
         attach(p, i, budget);
     for (uint32_t i = 1; i <= nodes; i++)
@@ -196,8 +199,10 @@ static void begin(struct play *p, uint32_t nodes, int64_t budget)
 static void end(struct play *p)
 {
     hub_free(p->h);
+    sessions_fini(&p->sessions);
     hub_fx_fini(&p->fx);
     hub_free(p->twin);
+    sessions_fini(&p->twin_sessions);
     hub_fx_fini(&p->twin_fx);
 }
 
@@ -421,7 +426,7 @@ static void test_lost_node(void **state)
     feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 2 });
     publish(&p, 1, failure(&p, 1, 0, 0, 0, "Connection reset by peer"));
     reported(&p, 1, 0, 1, 1, "0 1 1\n1 1 -15\n");
-    wait_us(&p, HUB_GRACE_US);
+    wait_us(&p, SESSION_MOST_US);
     assert_true(has(&p, RECORD_LOST));
     assert_int_equal(p.last.kind, RECORD_RESTART); /* not counted */
     assert_int_equal(p.last.cause, CAUSE_NODE_LOST);
@@ -443,7 +448,7 @@ static void test_gave_up(void **state)
     wait_us(&p, 4000000);
     for (uint32_t i = 1; i <= 2; i++)
         say(&p, i, (struct job_msg){ .kind = JOB_PONG, .seq = p.now.mono_us });
-    wait_us(&p, HUB_SILENT_US - 3900000); /* the third has not said a word since */
+    wait_us(&p, SESSION_SILENT_US - 3900000); /* the third has not said a word since */
     assert_int_equal(p.last.kind, RECORD_LOST);
     assert_span(p.last.text,
                 "n3 was lost (no sign of life for 15.1 s); ranks 4 to 5 were there");
@@ -524,7 +529,9 @@ static void test_vanished(void **state)
     (void)state;
     begin(&p, 2, 0);
     q = (struct play){ .now = p.now };
-    q.h = hub_new(span_str("job"), NULL);
+    sessions_init(&q.sessions);
+    sessions_init(&q.twin_sessions);
+    q.h = hub_new(span_str("job"), &q.sessions, NULL);
     assert_non_null(q.h);
     say(&q, 2,
         (struct job_msg){ .kind = JOB_ATTACH,
@@ -593,11 +600,11 @@ static void test_grace(void **state)
     static const struct {
         uint64_t rtt_us, grace_us;
     } table[] = {
-        { 0, HUB_QUICK_US },
-        { 200, HUB_QUICK_US + 1600 },
-        { 50000, HUB_QUICK_US + 400000 },
-        { 200000, HUB_GRACE_US },
-        { UINT64_MAX, HUB_GRACE_US }, /* not measured */
+        { 0, SESSION_GRACE_US },
+        { 200, SESSION_GRACE_US + 1600 },
+        { 50000, SESSION_GRACE_US + 400000 },
+        { 200000, SESSION_MOST_US },
+        { UINT64_MAX, SESSION_MOST_US }, /* not measured */
     };
 
     (void)state;
@@ -632,14 +639,14 @@ static void test_lost_seat(void **state)
     (void)state;
     begin(&p, 2, 0);
     feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 2 });
-    wait_us(&p, HUB_GRACE_US);
+    wait_us(&p, SESSION_MOST_US);
     assert_int_equal(p.last.kind, RECORD_LOST);
     assert_int_equal(p.last.total, 0); /* It has sent no SEAT. */
     attach(&p, 3, 0);
     say(&p, 3, (struct job_msg){ .kind = JOB_SEAT, .round = 0, .rank = 4 });
     say(&p, 3, (struct job_msg){ .kind = JOB_SEAT, .round = 6, .rank = 2 });
     feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 3 });
-    wait_us(&p, HUB_GRACE_US);
+    wait_us(&p, SESSION_MOST_US);
     assert_int_equal(p.last.kind, RECORD_LOST);
     assert_int_equal(p.last.total, 7);
     assert_int_equal(p.last.code, 2);
@@ -691,9 +698,9 @@ static void test_back_in_time(void **state)
     (void)state;
     begin(&p, 2, 0);
     feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 2 });
-    wait_us(&p, HUB_QUICK_US);
+    wait_us(&p, SESSION_GRACE_US);
     attach(&p, 2, 0);
-    wait_us(&p, HUB_GRACE_US);
+    wait_us(&p, SESSION_MOST_US);
     assert_false(has(&p, RECORD_LOST));
     assert_int_equal(hub_peers(p.h), 2);
     end(&p);
@@ -868,7 +875,7 @@ static void test_gone_without_memory(void **state)
         assert_int_equal(sent(&p, JOB_SYNCED), 1);
         hub_free(p.twin);
         p.twin = NULL;
-        wait_us(&p, HUB_GRACE_US);
+        wait_us(&p, SESSION_MOST_US);
         assert_int_equal(count_of(&p, RECORD_LOST), 1);
         assert_int_equal(count_of(&p, RECORD_RESTART), 1);
         end(&p);
@@ -1053,7 +1060,7 @@ static void test_observer(void **state)
     publish(&p, 5, (struct record_entry){ .kind = RECORD_NOTE });
     assert_int_equal(hub_record(p.h)->last, last);
     feed(&p, (struct hub_event){ .kind = HUB_GONE, .peer = 5 });
-    wait_us(&p, 2 * HUB_GRACE_US);
+    wait_us(&p, 2 * SESSION_MOST_US);
     assert_false(has(&p, RECORD_LOST));
     end(&p);
 }

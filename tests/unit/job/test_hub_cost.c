@@ -10,6 +10,7 @@
 #include "job/core/hub.h"
 
 struct crowd {
+    struct sessions sessions;
     struct hub *h;
     struct hub_fx fx;
     struct hub_now now;
@@ -62,7 +63,8 @@ static void begin(struct crowd *c, uint32_t nodes)
 {
     *c = (struct crowd){ .now = { 5000000, 1700000000000000 }, .nodes = nodes };
     buf_init(&c->out, SIZE_MAX);
-    c->h = hub_new(span_str("job"), NULL);
+    sessions_init(&c->sessions);
+    c->h = hub_new(span_str("job"), &c->sessions, NULL);
     assert_non_null(c->h);
     for (uint32_t i = 1; i <= nodes; i++)
         say(c, i,
@@ -114,6 +116,7 @@ static size_t judge(struct crowd *c, double *ms)
 static void end(struct crowd *c)
 {
     hub_free(c->h);
+    sessions_fini(&c->sessions);
     hub_fx_fini(&c->fx);
     buf_fini(&c->out);
 }
