@@ -15,7 +15,7 @@
 #include "bench.h"
 #include "job/channel.h"
 #include "job/core/job_wire.h"
-#include "job/hub_clock.h"
+#include "job/run_clock.h"
 #include "loop/clock.h"
 #include "status/http.h"
 #include "status/status.h"
@@ -133,7 +133,7 @@ static bool peer_msg(void *ctx, struct span bytes, struct muster_error *err)
 {
     struct peer *p = ctx;
     struct worker_status workers[WORKERS];
-    const struct hub_now now = hub_clock();
+    const struct run_now now = run_clock();
     struct job_msg m;
 
     if (job_decode(bytes, &m, err) < 0)

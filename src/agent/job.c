@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "job/core/judge.h"
 #include "job/core/report.h"
-#include "job/hub_driver.h"
+#include "job/run_clock.h"
 #include "loop/clock.h"
 
 #define LAST_MS 3000u /* before AGENT_CLOSE_MS, when the run is closed for all */
@@ -564,7 +564,7 @@ static bool was_stopped(struct agent *a, int64_t i)
 
 static struct record_entry entry_of(const struct agent *a, int64_t i)
 {
-    const struct hub_now now = hub_clock();
+    const struct run_now now = run_clock();
 
     return (struct record_entry){
         .kind = RECORD_FAILED,
@@ -742,7 +742,7 @@ static void publish(struct agent *a, int64_t i)
 
 void agent_job_exited(struct agent *a, int64_t i)
 {
-    const struct hub_now now = hub_clock();
+    const struct run_now now = run_clock();
     struct agent_worker *w = &a->workers[i];
 
     w->exited_mono_us = (int64_t)now.mono_us - MAX_OF(now.wall_us - w->exited_us, 0);

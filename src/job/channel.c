@@ -8,8 +8,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "job/core/host_watch.h"
-#include "job/core/hub.h"
-#include "job/hub_clock.h"
+#include "job/core/run.h"
+#include "job/run_clock.h"
 #include "loop/clock.h"
 #include "loop/deadline.h"
 #include "loop/defer.h"
@@ -30,7 +30,7 @@
 
 struct unacked {
     uint64_t seq;
-    struct hub_now published;
+    struct run_now published;
     uint8_t *bytes; /* owned: the entry */
     size_t size;
     struct unacked *next;
@@ -72,17 +72,16 @@ struct channel {
     struct push_session *session;  /* owned */
     bool attached;                 /* ATTACHED has come on this connection */
     bool behind;                   /* a message was lost: see fall_behind() */
-    struct hub_now heard;          /* when the coordinator last said anything */
+    struct run_now heard;          /* when the coordinator last said anything */
     bool broke;                    /* the connection broke after that */
     uint64_t pause_ms;             /* before the next attempt to connect */
-    struct deadline retry, asks_due, sync_due, hub_due;
+    struct deadline retry, asks_due, sync_due, run_due;
     struct defer defer;
     struct handle_set closing;
 
-    struct hub *hub; /* owned; the coordinator, if it is here and not in a store */
-    struct sessions sessions; /* its only node: us */
-    struct hub_fx fx;         /* of its last step */
-    struct buf inbox;         /* messages to it, each behind its length as a u32 */
+    struct run *run;  /* owned; the run, if it is here and not in a store */
+    struct run_fx fx; /* of its last step */
+    struct buf inbox; /* messages to it, each behind its length as a u32 */
 
     uint64_t next_seq;
     struct unacked *first_unacked, *last_unacked;
@@ -123,7 +122,7 @@ static void set_state(struct channel *c, enum channel_state state)
  * other has not received. */
 static void fall_behind(struct channel *c)
 {
-    if (c->closed || !(c->hub || c->session))
+    if (c->closed || !(c->run || c->session))
         return;
     c->behind = true;
     buf_clear(&c->inbox);
@@ -149,7 +148,7 @@ static void send_msg(struct channel *c, const struct job_msg *m)
         return;
     buf_init(&b, JOB_MAX);
     rc = job_encode(&b, m);
-    if (rc == 0 && c->hub)
+    if (rc == 0 && c->run)
         sent = put_in_inbox(c, buf_span(&b));
     else if (rc == 0 && c->session)
         sent = push_session_send(c->session, buf_span(&b));
@@ -160,7 +159,7 @@ static void send_msg(struct channel *c, const struct job_msg *m)
 
 static bool is_up(const struct channel *c)
 {
-    return c->hub || (c->session && c->attached);
+    return c->run || (c->session && c->attached);
 }
 
 static void send_attach(struct channel *c)
@@ -181,7 +180,7 @@ static void send_attach(struct channel *c)
 
 static void send_unacked(struct channel *c, const struct unacked *u)
 {
-    const uint64_t mono_us = hub_clock().mono_us;
+    const uint64_t mono_us = run_clock().mono_us;
 
     /* The wall clock may have been set since the entry was published, and the entry's
      * own time is from before that. So we send what the clock would say otherwise. */
@@ -359,7 +358,7 @@ static void on_attached(struct channel *c, const struct job_msg *m)
     c->pause_ms = FIRST_PAUSE_MS;
     if (host_watch_reached(&c->watch) && c->opts.on_host && !c->closed)
         c->opts.on_host(c->opts.ctx, true, c->host_round, c->host_rank);
-    set_state(c, !c->hub            ? CHANNEL_UP
+    set_state(c, !c->run            ? CHANNEL_UP
                  : c->uncoordinated ? CHANNEL_NO_COORDINATOR
                                     : CHANNEL_ALONE);
     repeat_all(c);
@@ -380,7 +379,7 @@ static void sync_done(struct channel *c)
 
 static void hear(struct channel *c, const struct job_msg *m)
 {
-    const struct hub_now now = hub_clock();
+    const struct run_now now = run_clock();
     struct pending_ask *a;
 
     c->heard = now;
@@ -456,16 +455,17 @@ static int put_framed(struct buf *out, const struct job_msg *m)
     return 0;
 }
 
-/* Copies the messages of the hub's step to us before we handle them, since handling
+/* Copies the messages of the run's step to us before we handle them, since handling
  * them may cause the next step. */
 static int copy_messages(struct channel *c, struct buf *out)
 {
-    const struct record *r = hub_record(c->hub);
+    const struct hub *h = run_record(c->run); /* NULL: it had no memory to begin. */
+    const struct record *r = h ? hub_record(h) : NULL;
     uint64_t number;
     int rc = 0;
 
-    for (size_t i = 0; rc == 0 && i < c->fx.count; i++) {
-        const struct hub_effect *e = &c->fx.items[i];
+    for (size_t i = 0; rc == 0 && i < c->fx.record.count; i++) {
+        const struct hub_effect *e = &c->fx.record.items[i];
 
         if (e->kind == HUB_SEND)
             rc = put_framed(out, &e->msg);
@@ -495,33 +495,33 @@ static void hear_all(struct channel *c, struct buf *out)
     }
 }
 
-static void feed_hub(struct channel *c, struct hub_event *ev)
+static void feed_run(struct channel *c, struct run_event *ev)
 {
     struct buf out;
 
-    ev->now = hub_clock();
+    ev->now = run_clock();
     buf_init(&out, SIZE_MAX);
-    if (hub_step(c->hub, ev, &c->fx) == 0 && copy_messages(c, &out) == 0)
+    if (run_step(c->run, ev, &c->fx, NULL) == 0 && copy_messages(c, &out) == 0)
         hear_all(c, &out);
-    else if (ev->kind == HUB_MSG || c->fx.count) /* A TIMER is due again by itself. */
+    else if (ev->kind == RUN_RECORD || c->fx.record.count) /* A TIMER comes again. */
         fall_behind(c);
     buf_fini(&out);
 }
 
-static void arm_hub(struct channel *c)
+static void arm_run(struct channel *c)
 {
-    const uint64_t by = c->hub ? hub_deadline(c->hub) : MONO_NEVER;
+    const uint64_t by = c->run ? run_deadline(c->run) : MONO_NEVER;
 
-    deadline_set(&c->hub_due, by == MONO_NEVER ? by : by / 1000 + 1);
+    deadline_set(&c->run_due, by == MONO_NEVER ? by : by / 1000 + 1);
 }
 
 static void on_deferred(void *ctx)
 {
     struct channel *c = ctx;
 
-    while (c->hub && buf_len(&c->inbox) >= 4 && !c->closed) {
+    while (c->run && buf_len(&c->inbox) >= 4 && !c->closed) {
         const size_t n = get_u32(buf_data(&c->inbox));
-        struct hub_event ev = { .kind = HUB_MSG, .peer = LOCAL_PEER };
+        struct run_event ev = { .kind = RUN_RECORD, .peer = LOCAL_PEER };
         struct job_msg m;
         uint8_t *bytes = mem_memdup(buf_data(&c->inbox) + 4, n);
 
@@ -529,25 +529,25 @@ static void on_deferred(void *ctx)
         if (!bytes) {
             fall_behind(c);
         } else if (job_decode(span_of(bytes, n), &m, NULL) == 0) {
-            ev.msg = &m;
-            feed_hub(c, &ev);
+            ev.record = &m;
+            feed_run(c, &ev);
         }
         mem_free(bytes);
     }
     if (!c->closed)
-        arm_hub(c);
+        arm_run(c);
 }
 
-static void on_hub_due(void *ctx)
+static void on_run_due(void *ctx)
 {
     struct channel *c = ctx;
-    struct hub_event ev = { .kind = HUB_TIMER };
+    struct run_event ev = { .kind = RUN_TIMER };
 
-    if (!c->hub || c->closed)
+    if (!c->run || c->closed)
         return;
-    feed_hub(c, &ev);
+    feed_run(c, &ev);
     if (!c->closed)
-        arm_hub(c);
+        arm_run(c);
 }
 
 /* ---- the connection ---- */
@@ -589,7 +589,7 @@ static void on_down(void *ctx, const struct muster_error *err)
     /* The coordinator was there until now, unless nothing came from it any more. */
     if (c->attached && err->code != MUSTER_ETIMEDOUT) {
         c->broke = true;
-        c->heard = hub_clock();
+        c->heard = run_clock();
     }
     c->attached = false;
     for (size_t i = 0; i < ASKS; i++)
@@ -626,7 +626,7 @@ static void on_retry_due(void *ctx)
 {
     struct channel *c = ctx;
 
-    if (c->behind && (c->hub || c->session))
+    if (c->behind && (c->run || c->session))
         send_attach(c);
     else if (c->can_coordinate)
         open_session(c);
@@ -638,10 +638,9 @@ static void on_retry_due(void *ctx)
 
 static void be_coordinator(struct channel *c)
 {
-    sessions_init(&c->sessions);
-    c->hub = hub_new(span_str(c->run_id), &c->sessions, c->opts.trace);
+    c->run = run_new(span_str(c->run_id), c->opts.trace);
     c->local = true;
-    if (c->hub)
+    if (c->run)
         send_attach(c);
 }
 
@@ -790,19 +789,10 @@ int channel_open(const struct channel_opts *opts, struct channel **out,
     deadline_init(&c->retry, opts->loop, on_retry_due, c);
     deadline_init(&c->asks_due, opts->loop, on_asks_due, c);
     deadline_init(&c->sync_due, opts->loop, on_sync_due, c);
-    deadline_init(&c->hub_due, opts->loop, on_hub_due, c);
+    deadline_init(&c->run_due, opts->loop, on_run_due, c);
     defer_init(&c->defer, opts->loop, on_deferred, c);
     *out = c;
     return 0;
-}
-
-static void free_hub(struct channel *c)
-{
-    if (!c->hub)
-        return;
-    hub_free(c->hub);
-    sessions_fini(&c->sessions);
-    c->hub = NULL;
 }
 
 static void leave_coordinator(struct channel *c)
@@ -812,9 +802,10 @@ static void leave_coordinator(struct channel *c)
     c->session = NULL;
     c->attached = false;
     deadline_set(&c->retry, MONO_NEVER);
-    free_hub(c);
+    run_free(c->run);
+    c->run = NULL;
     buf_clear(&c->inbox);
-    arm_hub(c);
+    arm_run(c);
 }
 
 void channel_set_addr(struct channel *c, const char *addr)
@@ -832,7 +823,7 @@ void channel_attach(struct channel *c, const char *host, uint16_t port, bool loc
     char *copy;
 
     if (c->at_host && strcmp(c->at_host, host) == 0 && c->at_port == port &&
-        (!c->hub || c->uncoordinated))
+        (!c->run || c->uncoordinated))
         return; /* It has not moved. */
     copy = mem_strdup(host);
     if (!copy)
@@ -855,7 +846,7 @@ void channel_attach(struct channel *c, const char *host, uint16_t port, bool loc
 
 void channel_attach_alone(struct channel *c, bool others)
 {
-    if (c->hub)
+    if (c->run)
         return;
     leave_coordinator(c);
     c->uncoordinated = others;
@@ -884,7 +875,7 @@ bool channel_shared(const struct channel *c)
 
 int channel_publish(struct channel *c, const struct record_entry *e)
 {
-    const struct hub_now now = hub_clock();
+    const struct run_now now = run_clock();
     struct record_entry copy = *e;
     struct unacked *u;
     struct buf b;
@@ -925,7 +916,7 @@ void channel_phases(struct channel *c, int64_t round,
 
 struct channel_silence channel_silence(const struct channel *c)
 {
-    const struct hub_now now = hub_clock();
+    const struct run_now now = run_clock();
 
     return (struct channel_silence){
         .heard_us = c->heard.wall_us,
@@ -940,7 +931,7 @@ void channel_conclude(struct channel *c, const struct record_entry *e)
 
     copy.number = c->record.last + 1;
     if (copy.at_us == 0)
-        copy.at_us = hub_clock().wall_us;
+        copy.at_us = run_clock().wall_us;
     record_trim(&copy);
     (void)record_add(&c->record, &copy);
 }
@@ -968,7 +959,7 @@ void channel_ranks(struct channel *c, int64_t round, int64_t first, int64_t coun
 
 void channel_moved(struct channel *c, int64_t round)
 {
-    const struct hub_now now = hub_clock();
+    const struct run_now now = run_clock();
 
     if (c->moved.kind == JOB_MOVED)
         return;
@@ -1102,8 +1093,8 @@ static void on_all_closed(void *ctx)
         c->questions = q->next;
         mem_free(q);
     }
-    free_hub(c);
-    hub_fx_fini(&c->fx);
+    run_free(c->run);
+    run_fx_fini(&c->fx);
     record_fini(&c->record);
     buf_fini(&c->inbox);
     buf_fini(&c->codes);
@@ -1121,7 +1112,7 @@ void channel_detach(struct channel *c)
 {
     if (c->session && c->attached)
         send_msg(c, &(struct job_msg){ .kind = JOB_BYE });
-    if (!c->hub)
+    if (!c->run)
         leave_coordinator(c);
 }
 
@@ -1135,7 +1126,7 @@ void channel_close(struct channel *c, void (*cb)(void *ctx), void *ctx)
     handle_set_close(&c->closing, &c->retry.timer);
     handle_set_close(&c->closing, &c->asks_due.timer);
     handle_set_close(&c->closing, &c->sync_due.timer);
-    handle_set_close(&c->closing, &c->hub_due.timer);
+    handle_set_close(&c->closing, &c->run_due.timer);
     handle_set_close(&c->closing, &c->defer.idle);
     handle_set_end(&c->closing);
 }

@@ -1,16 +1,13 @@
 /* run_driver.c - the runs that live in a store server, one for each run id; the store's
  * tenant (store/tenant.h).
  *
- * A run is a table of nodes (job/core/sessions.h) with two parts over it, which are
- * made when the first node asks for them: the seats (job/core/coordinator.h), and the
- * record (job/core/hub.h). Nodes of ours talk to them over store connections, HELLO and
- * ATTACH being the first words. The key that torchrun's nodes read and compare-and-set
- * shows the seats. To the store that key is an ordinary one: we bring it up to date
- * just before a request reads it, and look at it after a request that may have written
- * it.
+ * Nodes of ours talk to a run (job/core/run.h) over store connections. The key that
+ * torchrun's nodes read and compare-and-set shows its seats. To the store that key is
+ * an ordinary one: we bring it up to date just before a request reads it, and look at
+ * it after a request that may have written it.
  *
- * From top to bottom: the runs, messages out, the seats, the record, messages in, time,
- * the key that torchrun's nodes use, and the keys of rounds that are over. */
+ * From top to bottom: messages out, feed and perform, messages in, time, the end, the
+ * key that torchrun's nodes use, the runs, and the keys of rounds that are over. */
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -21,9 +18,8 @@
 #include "base/err.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "job/core/coordinator.h"
-#include "job/core/hub.h"
-#include "job/hub_clock.h"
+#include "job/core/run.h"
+#include "job/run_clock.h"
 #include "loop/clock.h"
 #include "rendezvous/core/rank_exchange.h"
 #include "store/core/quote.h"
@@ -37,28 +33,26 @@
 
 /* One run. A run that is over stays, and stays closed, until others need the room;
  * after that its key still says so. */
-struct run {
-    struct map_link link; /* by the key's name; its bytes lie after the struct */
-    struct sessions sessions;
-    struct coordinator *coordinator; /* owned; NULL until a node says HELLO */
-    struct hub *hub;                 /* owned; NULL until a node says ATTACH */
-    bool watched;                    /* a client waits for changes of the key */
-    int64_t first_kept_round;        /* the first round whose keys were not deleted */
-    size_t conns;                    /* connections whose `run` this is */
-    uint64_t idle_ms;                /* since when there has been none */
-    uint64_t looked_after; /* the request after which we last looked at the key */
-    uint8_t from[16];      /* the address of the node that began it */
-    struct run *next;
+struct hosted {
+    struct map_link link;     /* by the key's name; its bytes lie after the struct */
+    struct run *run;          /* owned */
+    bool watched;             /* a client waits for changes of the key */
+    int64_t first_kept_round; /* the first round whose keys were not deleted */
+    size_t conns;             /* connections whose `run` this is */
+    uint64_t idle_ms;         /* since when there has been none */
+    uint64_t looked_after;    /* the request after which we last looked at the key */
+    uint8_t from[16];         /* the address of the node that began it */
+    struct hosted *next;
 };
 
 struct tenant_state {
     struct map runs;
     size_t unjoined;   /* nodes that have said HELLO and not yet JOIN */
     uint64_t requests; /* of all clients so far */
-    struct run *first;
+    struct hosted *first;
     uv_timer_t timer;
-    struct coordinator_fx fx;
-    struct hub_fx hub_fx;
+    uint64_t armed_ms; /* when the timer is due */
+    struct run_fx fx;
     struct store_fx store_fx;
     struct buf out; /* the message being sent */
 };
@@ -68,23 +62,22 @@ static struct tenant_state *tenant_of(const struct store_server *s)
     return *server_tenant((struct store_server *)s);
 }
 
-static void coordinators_feed(struct store_server *s, struct run *run,
-                              struct coordinator_event *ev);
-static void coordinators_arm(struct store_server *s);
+static int run_feed(struct store_server *s, struct hosted *run, struct run_event *ev);
+static void runs_on_timer(uv_timer_t *timer);
 
 /* Finds the run or makes it. Returns MUSTER_EFULL if there are too many under way, or
  * MUSTER_ENOMEM. */
 static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
-                     struct run **out);
-static void run_free(struct store_server *s, struct run *run);
-static void run_hold(struct run *run, struct conn *c); /* c is a line of its node */
+                     struct hosted **out);
+static void run_drop(struct store_server *s, struct hosted *run);
+static void run_hold(struct hosted *run, struct conn *c); /* c is a line of its node */
 static void run_let_go(struct store_server *s, struct conn *c); /* undoes run_hold() */
 
 /* Writes the coordinator's state into the store, if it has changed; aged: also if only
  * the heartbeats there are old. This wakes clients that wait for the key to change. */
-static void coordinators_show(struct store_server *s, struct run *run, bool aged);
+static void coordinators_show(struct store_server *s, struct hosted *run, bool aged);
 /* Tells the coordinator if somebody else has changed the key. */
-static void coordinators_look(struct store_server *s, struct run *run);
+static void coordinators_look(struct store_server *s, struct hosted *run);
 
 /* Deletes the keys by which the nodes of a round told each other their ranks and the
  * workers' address. torch never deletes them; a job that restarts for weeks would fill
@@ -102,7 +95,7 @@ static struct tenant_state *coordinators_new(struct store_server *s)
     if (!all)
         return NULL;
     map_init(&all->runs, host.seed);
-    coordinator_fx_init(&all->fx);
+    all->armed_ms = MONO_NEVER;
     store_fx_init(&all->store_fx);
     buf_init(&all->out, JOB_MAX + 64);
     (void)uv_timer_init(host.loop, &all->timer);
@@ -191,12 +184,172 @@ static void no_room(struct store_server *s, struct conn *c, struct span run_id)
     turn_away(s, c, run_id, why);
 }
 
+/* Where the connection comes from: the address of a node that was given none with
+ * --local-addr. */
+static struct span peer_address(const struct conn *c, char text[INET6_ADDRSTRLEN])
+{
+    struct in6_addr ip;
+
+    conn_address(c, ip.s6_addr);
+    const bool v4 = IN6_IS_ADDR_V4MAPPED(&ip);
+    const void *at = v4 ? &ip.s6_addr[12] : (const void *)&ip;
+    const bool known = !IN6_IS_ADDR_UNSPECIFIED(&ip) &&
+                       inet_ntop(v4 ? AF_INET : AF_INET6, at, text, INET6_ADDRSTRLEN);
+
+    return known ? span_str(text) : span_of(NULL, 0);
+}
+
+static void send_job(struct store_server *s, uint32_t peer, const struct job_msg *m)
+{
+    (void)job_encode(message_begin(s), m);
+    message_send(s, server_conn(s, peer));
+}
+
+/* To everybody who is attached; it is encoded once. */
+static void send_entry(struct store_server *s, const struct hub *h, uint64_t wanted)
+{
+    const struct record *r = hub_record(h);
+    uint64_t number = 0;
+    uint32_t peer;
+
+    for (size_t i = r->count; i-- > 0;) {
+        const struct job_msg m = { .kind = JOB_ENTRY,
+                                   .bytes = record_bytes(r, i, &number) };
+        if (number != wanted)
+            continue;
+        (void)job_encode(message_begin(s), &m);
+        for (size_t k = 0; hub_next_peer(h, &k, &peer);)
+            message_send(s, server_conn(s, peer));
+        return;
+    }
+}
+
+static void catch_up(struct store_server *s, const struct hub *h, uint32_t peer,
+                     uint64_t above)
+{
+    const struct record *r = hub_record(h);
+    uint64_t number;
+
+    for (size_t i = 0; i < r->count; i++) {
+        const struct job_msg m = { .kind = JOB_ENTRY,
+                                   .bytes = record_bytes(r, i, &number) };
+        if (number > above)
+            send_job(s, peer, &m);
+    }
+}
+
+/* ---- feed and perform ---- */
+
+/* The run knows that the peer is gone. */
+static void perform_drop(struct store_server *s, uint32_t peer, struct span why)
+{
+    struct conn *c = server_conn(s, peer);
+
+    if (!c)
+        return;
+    run_let_go(s, c);
+    conn_refuse(s, c, "%.*s", (int)why.n, (const char *)why.p);
+}
+
+static void perform_record(struct store_server *s, const struct hub *h)
+{
+    const struct hub_fx *fx = &tenant_of(s)->fx.record;
+
+    for (size_t i = 0; i < fx->count; i++) {
+        const struct hub_effect *e = &fx->items[i];
+
+        switch (e->kind) {
+        case HUB_SEND:
+            send_job(s, e->peer, &e->msg);
+            break;
+        case HUB_ENTRY:
+            send_entry(s, h, e->number);
+            break;
+        case HUB_CATCH_UP:
+            catch_up(s, h, e->peer, e->number);
+            break;
+        case HUB_DROP:
+            perform_drop(s, e->peer, e->msg.bytes);
+            break;
+        }
+    }
+}
+
+static void perform_seats(struct store_server *s)
+{
+    const struct coordinator_fx *fx = &tenant_of(s)->fx.seats;
+
+    for (size_t i = 0; i < fx->count; i++) {
+        const struct coordinator_effect *e = &fx->items[i];
+
+        switch (e->kind) {
+        case COORDINATOR_SEND:
+            send_msg(s, server_conn(s, e->peer), &e->msg);
+            break;
+        case COORDINATOR_DROP:
+            perform_drop(s, e->peer, e->msg.text);
+            break;
+        }
+    }
+}
+
+/* Deletes the keys of rounds before the last one, since slow nodes may still read keys
+ * of the round that has just ended. How many are deleted is bounded, since a round
+ * number may come from a stranger's state or from before our restart. */
+static void forget_rounds(struct store_server *s, struct hosted *run)
+{
+    const int64_t round = coordinator_round(run_seats(run->run));
+
+    if (round > 1 && round - 1 - run->first_kept_round > FORGET_MOST)
+        run->first_kept_round = round - 1 - FORGET_MOST;
+    for (; run->first_kept_round + 1 < round; run->first_kept_round++)
+        store_forget_round(server_tenant_host(s).store, &tenant_of(s)->store_fx,
+                           run->link.key, run->first_kept_round);
+}
+
+/* The timer may be due earlier than any run wants it, and then it looks again. So a
+ * message costs the same however many runs there are. */
+static void arm(struct store_server *s, uint64_t due_us)
+{
+    const uint64_t due_ms = due_us == MONO_NEVER ? due_us : due_us / 1000 + 1;
+
+    if (due_ms >= tenant_of(s)->armed_ms)
+        return;
+    tenant_of(s)->armed_ms = due_ms;
+    clock_arm(&tenant_of(s)->timer, runs_on_timer, due_ms);
+}
+
+/* A message for the record that found no memory returns that, so that its sender is
+ * disconnected and says it again. */
+static int run_feed(struct store_server *s, struct hosted *run, struct run_event *ev)
+{
+    struct muster_error err;
+
+    ev->now = run_clock();
+
+    const int rc = run_step(run->run, ev, &tenant_of(s)->fx, &err);
+
+    if (rc < 0 && ev->kind != RUN_RECORD)
+        trace(server_tenant_host(s).trace, TRACE_ERROR, "store %s, key %.*s: %s",
+              server_tenant_host(s).address, (int)run->link.key.n,
+              (const char *)run->link.key.p, err.text);
+    perform_record(s, run_record(run->run));
+    perform_seats(s);
+    arm(s, run_deadline(run->run));
+    if (!run_seats(run->run) || ev->kind == RUN_RECORD)
+        return rc;
+    forget_rounds(s, run);
+    if (run->watched && ev->kind != RUN_SEEN)
+        coordinators_show(s, run, false);
+    return rc;
+}
+
+/* ---- messages in ---- */
+
 static int on_hello(struct store_server *s, struct conn *c, const struct coord_msg *m)
 {
-    struct coordinator_event ev = { .kind = COORDINATOR_MSG,
-                                    .peer = conn_peer(c),
-                                    .msg = m };
-    struct run *run;
+    struct run_event ev = { .kind = RUN_SEATS, .peer = conn_peer(c), .seats = m };
+    struct hosted *run;
     int rc;
 
     if (m->run_id.n == 0) {
@@ -215,127 +368,52 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     }
     if (rc < 0)
         return rc;
-    const bool begun = !run->coordinator;
-    if (begun)
-        run->coordinator =
-            coordinator_new(m->run_id, &run->sessions, server_tenant_host(s).trace);
-    if (!run->coordinator)
-        return MUSTER_ENOMEM;
+    const bool begun = !run_seats(run->run);
+
     run_hold(run, c);
     conn_tenant(c)->seats = true;
     tenant_of(s)->unjoined++;
     watch_socket(conn_socket(c));
     if (begun) /* torchrun's nodes may have begun the run already. */
         coordinators_look(s, run);
-    coordinators_feed(s, run, &ev);
-    if (begun && coordinator_nodes(run->coordinator) == 0) { /* It was refused. */
-        run_let_go(s, c);
-        coordinator_free(run->coordinator);
-        run->coordinator = NULL;
-        if (!run->hub)
-            run_free(s, run);
+    (void)run_feed(s, run, &ev);
+    if (begun && !run_record(run->run) &&
+        (!run_seats(run->run) || coordinator_nodes(run_seats(run->run)) == 0)) {
+        run_let_go(s, c); /* It was refused. */
+        run_drop(s, run);
     }
     return 0;
 }
 
-/* ---- the record ---- */
-
-static void send_job(struct store_server *s, uint32_t peer, const struct job_msg *m)
+static int on_seat_message(struct store_server *s, struct conn *c, struct span bytes)
 {
-    (void)job_encode(message_begin(s), m);
-    message_send(s, server_conn(s, peer));
-}
+    struct run_event ev = { .kind = RUN_SEATS, .peer = conn_peer(c) };
+    struct tenant_conn *const at = conn_tenant(c);
+    struct muster_error err;
+    struct coord_msg msg;
 
-/* To everybody who is attached; it is encoded once. */
-static void send_entry(struct store_server *s, const struct run *run, uint64_t wanted)
-{
-    const struct record *r = hub_record(run->hub);
-    uint64_t number = 0;
-    uint32_t peer;
-
-    for (size_t i = r->count; i-- > 0;) {
-        const struct job_msg m = { .kind = JOB_ENTRY,
-                                   .bytes = record_bytes(r, i, &number) };
-        if (number != wanted)
-            continue;
-        (void)job_encode(message_begin(s), &m);
-        for (size_t k = 0; hub_next_peer(run->hub, &k, &peer);)
-            message_send(s, server_conn(s, peer));
-        return;
+    if (coord_decode(bytes, &msg, &err) < 0) {
+        conn_refuse(s, c, "%s", err.text);
+        return 0;
     }
-}
-
-static void catch_up(struct store_server *s, const struct run *run, uint32_t peer,
-                     uint64_t above)
-{
-    const struct record *r = hub_record(run->hub);
-    uint64_t number;
-
-    for (size_t i = 0; i < r->count; i++) {
-        const struct job_msg m = { .kind = JOB_ENTRY,
-                                   .bytes = record_bytes(r, i, &number) };
-        if (number > above)
-            send_job(s, peer, &m);
+    if (!at->run && msg.kind == COORD_HELLO)
+        return on_hello(s, c, &msg);
+    if (!at->run || !at->seats) {
+        conn_refuse(s, c, "%s message before HELLO", coord_kind_name(msg.kind));
+        return 0;
     }
-}
-
-static void hub_perform(struct store_server *s, const struct run *run)
-{
-    const struct hub_fx *fx = &tenant_of(s)->hub_fx;
-
-    for (size_t i = 0; i < fx->count; i++) {
-        const struct hub_effect *e = &fx->items[i];
-        struct conn *c = server_conn(s, e->peer);
-
-        switch (e->kind) {
-        case HUB_SEND:
-            send_job(s, e->peer, &e->msg);
-            break;
-        case HUB_ENTRY:
-            send_entry(s, run, e->number);
-            break;
-        case HUB_CATCH_UP:
-            catch_up(s, run, e->peer, e->number);
-            break;
-        case HUB_DROP:
-            if (!c)
-                break;
-            run_let_go(s, c); /* The record knows that the peer is gone. */
-            conn_refuse(s, c, "%.*s", (int)e->msg.bytes.n,
-                        (const char *)e->msg.bytes.p);
-            break;
-        }
+    if (msg.kind == COORD_JOIN && !at->joined) {
+        at->joined = true;
+        tenant_of(s)->unjoined--;
     }
-}
-
-static int hub_feed(struct store_server *s, struct run *run, struct hub_event *ev)
-{
-    ev->now = hub_clock();
-
-    const int rc = hub_step(run->hub, ev, &tenant_of(s)->hub_fx);
-
-    hub_perform(s, run);
-    return rc;
-}
-
-/* Where the connection comes from: the address of a node that was given none with
- * --local-addr. */
-static struct span peer_address(const struct conn *c, char text[INET6_ADDRSTRLEN])
-{
-    struct in6_addr ip;
-
-    conn_address(c, ip.s6_addr);
-    const bool v4 = IN6_IS_ADDR_V4MAPPED(&ip);
-    const void *at = v4 ? &ip.s6_addr[12] : (const void *)&ip;
-    const bool known = !IN6_IS_ADDR_UNSPECIFIED(&ip) &&
-                       inet_ntop(v4 ? AF_INET : AF_INET6, at, text, INET6_ADDRSTRLEN);
-
-    return known ? span_str(text) : span_of(NULL, 0);
+    ev.seats = &msg;
+    (void)run_feed(s, at->run, &ev);
+    return 0;
 }
 
 static int on_attach(struct store_server *s, struct conn *c, const struct job_msg *m)
 {
-    struct run *run;
+    struct hosted *run;
     int rc;
 
     if (m->run_id.n == 0 || m->run_id.n > 1024) {
@@ -344,22 +422,17 @@ static int on_attach(struct store_server *s, struct conn *c, const struct job_ms
         return 0;
     }
     rc = run_of_id(s, c, m->run_id, &run);
-    if (rc == MUSTER_EFULL) {
+    if (rc == MUSTER_EFULL)
         conn_refuse(s, c, "the store has %u runs already, or %u begun from one address",
                     RUNS_MOST, RUNS_EACH);
-        return 0;
-    }
-    if (rc == 0 && !run->hub)
-        run->hub = hub_new(m->run_id, &run->sessions, server_tenant_host(s).trace);
-    if (rc < 0 || !run->hub)
-        return MUSTER_ENOMEM;
-    run_hold(run, c);
-    return 0;
+    if (rc == 0)
+        run_hold(run, c);
+    return rc == MUSTER_EFULL ? 0 : rc;
 }
 
 static int on_job_message(struct store_server *s, struct conn *c, struct span bytes)
 {
-    struct hub_event ev = { .kind = HUB_MSG, .peer = conn_peer(c) };
+    struct run_event ev = { .kind = RUN_RECORD, .peer = conn_peer(c) };
     struct tenant_conn *const at = conn_tenant(c);
     char addr[INET6_ADDRSTRLEN];
     struct muster_error err;
@@ -381,17 +454,16 @@ static int on_job_message(struct store_server *s, struct conn *c, struct span by
         conn_refuse(s, c, "%s message before ATTACH", job_kind_name(m.kind));
     if (rc < 0 || !at->run || conn_closed(c))
         return rc;
-    ev.msg = &m;
-    return hub_feed(s, at->run, &ev);
+    ev.record = &m;
+    return run_feed(s, at->run, &ev);
 }
 
-/* ---- messages in ---- */
-
-static void coordinators_print_runs(const struct store_server *s, struct buf *out)
+/* For `muster status HOST:PORT`. */
+static void print_runs(const struct store_server *s, struct buf *out)
 {
-    for (const struct run *r = tenant_of(s) ? tenant_of(s)->first : NULL; r;
+    for (const struct hosted *r = tenant_of(s) ? tenant_of(s)->first : NULL; r;
          r = r->next)
-        if (r->hub && !memchr(r->link.key.p, '\n', r->link.key.n))
+        if (run_record(r->run) && !memchr(r->link.key.p, '\n', r->link.key.n))
             (void)buf_printf(out, "%.*s\n", (int)(r->link.key.n - (sizeof RUN_KEY - 1)),
                              (const char *)r->link.key.p + sizeof RUN_KEY - 1);
 }
@@ -399,14 +471,14 @@ static void coordinators_print_runs(const struct store_server *s, struct buf *ou
 /* For nodes that wait for others in vain: those may be waiting under another id. */
 static void print_gathered(struct store_server *s, struct buf *out)
 {
-    for (const struct run *run = tenant_of(s) ? tenant_of(s)->first : NULL; run;
+    for (const struct hosted *run = tenant_of(s) ? tenant_of(s)->first : NULL; run;
          run = run->next) {
+        const struct coordinator *seats = run_seats(run->run);
         const struct span key = run->link.key;
         const size_t fixed = sizeof RUN_KEY - 1;
 
-        if (run->coordinator && coordinator_nodes(run->coordinator) > 0 &&
-            !memchr(key.p, '\n', key.n))
-            (void)buf_printf(out, "%zu %.*s\n", coordinator_nodes(run->coordinator),
+        if (seats && coordinator_nodes(seats) > 0 && !memchr(key.p, '\n', key.n))
+            (void)buf_printf(out, "%zu %.*s\n", coordinator_nodes(seats),
                              (int)(key.n - fixed), (const char *)key.p + fixed);
     }
 }
@@ -428,7 +500,7 @@ static bool runs_take(struct store_server *s, struct conn *c,
     if (gathered)
         print_gathered(s, &text);
     else
-        coordinators_print_runs(s, &text);
+        print_runs(s, &text);
     r.value = buf_span(&text);
     if (c10d_encode_reply(&out, &r) < 0)
         conn_refuse(s, c, "out of memory");
@@ -437,32 +509,6 @@ static bool runs_take(struct store_server *s, struct conn *c,
     buf_fini(&text);
     buf_fini(&out);
     return true;
-}
-
-static int on_seat_message(struct store_server *s, struct conn *c, struct span bytes)
-{
-    struct coordinator_event ev = { .kind = COORDINATOR_MSG, .peer = conn_peer(c) };
-    struct tenant_conn *const at = conn_tenant(c);
-    struct muster_error err;
-    struct coord_msg msg;
-
-    if (coord_decode(bytes, &msg, &err) < 0) {
-        conn_refuse(s, c, "%s", err.text);
-        return 0;
-    }
-    if (!at->run && msg.kind == COORD_HELLO)
-        return on_hello(s, c, &msg);
-    if (!at->run || !at->seats) {
-        conn_refuse(s, c, "%s message before HELLO", coord_kind_name(msg.kind));
-        return 0;
-    }
-    if (msg.kind == COORD_JOIN && !at->joined) {
-        at->joined = true;
-        tenant_of(s)->unjoined--;
-    }
-    ev.msg = &msg;
-    coordinators_feed(s, at->run, &ev);
-    return 0;
 }
 
 static bool coordinators_take(struct store_server *s, struct conn *c,
@@ -482,133 +528,47 @@ static bool coordinators_take(struct store_server *s, struct conn *c,
         return true;
     }
     *rc = seats ? on_seat_message(s, c, req->value) : on_job_message(s, c, req->value);
-    coordinators_arm(s);
     return true;
 }
 
 static void coordinators_left(struct store_server *s, struct conn *c)
 {
-    struct run *const run = conn_tenant(c)->run;
+    struct run_event ev = { .kind = RUN_GONE,
+                            .peer = conn_peer(c),
+                            .hung_up = conn_hung_up(c) };
 
-    if (conn_tenant(c)->seats)
-        coordinators_feed(s, run,
-                          &(struct coordinator_event){ .kind = COORDINATOR_GONE,
-                                                       .peer = conn_peer(c),
-                                                       .hung_up = conn_hung_up(c) });
-    else
-        (void)hub_feed(s, run,
-                       &(struct hub_event){ .kind = HUB_GONE, .peer = conn_peer(c) });
+    (void)run_feed(s, conn_tenant(c)->run, &ev);
     run_let_go(s, c);
-    coordinators_arm(s);
 }
 
 static bool coordinators_await(const struct store_server *s)
 {
     const uint64_t now_ms = clock_mono_ms();
 
-    for (const struct run *r = tenant_of(s)->first; r; r = r->next)
-        if (r->coordinator && now_ms < coordinator_awaits_until_ms(r->coordinator))
+    for (const struct hosted *r = tenant_of(s)->first; r; r = r->next)
+        if (run_seats(r->run) &&
+            now_ms < coordinator_awaits_until_ms(run_seats(r->run)))
             return true;
     return false;
 }
 
 /* ---- time ---- */
 
-/* By clock_mono_ms, which is the clock of uv_hrtime. */
-static uint64_t hub_deadline_ms(const struct hub *h)
-{
-    const uint64_t by = hub_deadline(h);
-
-    return by == MONO_NEVER ? by : by / 1000 + 1;
-}
-
-static void coordinators_on_timer(uv_timer_t *timer)
+static void runs_on_timer(uv_timer_t *timer)
 {
     struct store_server *s = timer->data;
-
-    for (struct run *run = tenant_of(s)->first; run; run = run->next) {
-        const uint64_t now_ms = clock_now().mono_ms;
-
-        /* The record first: it names a lost node before the members leave the round. */
-        if (run->hub && hub_deadline_ms(run->hub) <= now_ms)
-            (void)hub_feed(s, run, &(struct hub_event){ .kind = HUB_TIMER });
-        if (run->coordinator && coordinator_deadline(run->coordinator) <= now_ms)
-            coordinators_feed(s, run,
-                              &(struct coordinator_event){ .kind = COORDINATOR_TIMER });
-    }
-    coordinators_arm(s);
-    server_end_turn(s);
-}
-
-static void coordinators_arm(struct store_server *s)
-{
     uint64_t due = MONO_NEVER;
 
-    for (const struct run *run = tenant_of(s)->first; run; run = run->next) {
-        if (run->coordinator)
-            due = MIN_OF(due, coordinator_deadline(run->coordinator));
-        if (run->hub)
-            due = MIN_OF(due, hub_deadline_ms(run->hub));
+    tenant_of(s)->armed_ms = MONO_NEVER;
+    for (struct hosted *run = tenant_of(s)->first; run; run = run->next) {
+        struct run_event ev = { .kind = RUN_TIMER };
+
+        if (run_deadline(run->run) <= run_clock().mono_us)
+            (void)run_feed(s, run, &ev);
+        due = MIN_OF(due, run_deadline(run->run));
     }
-    clock_arm(&tenant_of(s)->timer, coordinators_on_timer, due);
-}
-
-/* ---- feed and perform ---- */
-
-static void coordinators_perform(struct store_server *s)
-{
-    const struct coordinator_fx *fx = &tenant_of(s)->fx;
-
-    for (size_t i = 0; i < fx->count; i++) {
-        const struct coordinator_effect *e = &fx->items[i];
-        struct conn *c = server_conn(s, e->peer);
-
-        if (!c)
-            continue;
-        switch (e->kind) {
-        case COORDINATOR_SEND:
-            send_msg(s, c, &e->msg);
-            break;
-        case COORDINATOR_DROP:
-            run_let_go(s, c); /* The coordinator knows that it is gone. */
-            conn_refuse(s, c, "%.*s", (int)e->msg.text.n, (const char *)e->msg.text.p);
-            break;
-        }
-    }
-}
-
-/* Deletes the keys of rounds before the last one, since slow nodes may still read keys
- * of the round that has just ended. How many are deleted is bounded, since a round
- * number may come from a stranger's state or from before our restart. */
-static void forget_rounds(struct store_server *s, struct run *run)
-{
-    const int64_t round = coordinator_round(run->coordinator);
-
-    if (round > 1 && round - 1 - run->first_kept_round > FORGET_MOST)
-        run->first_kept_round = round - 1 - FORGET_MOST;
-    for (; run->first_kept_round + 1 < round; run->first_kept_round++)
-        store_forget_round(server_tenant_host(s).store, &tenant_of(s)->store_fx,
-                           run->link.key, run->first_kept_round);
-}
-
-static void coordinators_feed(struct store_server *s, struct run *run,
-                              struct coordinator_event *ev)
-{
-    struct muster_error err;
-    int rc;
-
-    ev->now = clock_now();
-    rc = coordinator_step(run->coordinator, ev, &tenant_of(s)->fx, &err);
-    if (rc < 0) {
-        trace(server_tenant_host(s).trace, TRACE_ERROR, "store %s, key %.*s: %s",
-              server_tenant_host(s).address, (int)run->link.key.n,
-              (const char *)run->link.key.p, err.text);
-        return;
-    }
-    coordinators_perform(s);
-    forget_rounds(s, run);
-    if (run->watched && ev->kind != COORDINATOR_SEEN)
-        coordinators_show(s, run, false);
+    arm(s, due);
+    server_end_turn(s);
 }
 
 /* ---- the end ---- */
@@ -623,10 +583,9 @@ static void coordinators_free(struct store_server *s)
     if (!tenant_of(s))
         return;
     while (tenant_of(s)->first)
-        run_free(s, tenant_of(s)->first);
-    hub_fx_fini(&tenant_of(s)->hub_fx);
+        run_drop(s, tenant_of(s)->first);
     map_fini(&tenant_of(s)->runs);
-    coordinator_fx_fini(&tenant_of(s)->fx);
+    run_fx_fini(&tenant_of(s)->fx);
     store_fx_fini(&tenant_of(s)->store_fx);
     buf_fini(&tenant_of(s)->out);
     mem_free(tenant_of(s));
@@ -639,7 +598,7 @@ static void coordinators_free(struct store_server *s)
 
 #define NOBODY UINT32_MAX /* the server itself, as a peer of the store */
 
-static struct run *run_of_key(struct store_server *s, struct span key)
+static struct hosted *run_of_key(struct store_server *s, struct span key)
 {
     const struct reserved r = reserved_parse(key);
     struct map_link *link;
@@ -650,12 +609,12 @@ static struct run *run_of_key(struct store_server *s, struct span key)
         return NULL;
     link = map_get(&tenant_of(s)->runs, key);
 
-    struct run *run = link ? CONTAINER_OF(link, struct run, link) : NULL;
+    struct hosted *run = link ? CONTAINER_OF(link, struct hosted, link) : NULL;
 
-    return run && run->coordinator ? run : NULL;
+    return run && run_seats(run->run) ? run : NULL;
 }
 
-static bool key_value(struct store_server *s, struct run *run, struct span *value)
+static bool key_value(struct store_server *s, struct hosted *run, struct span *value)
 {
     const struct c10d_request get = { .op = C10D_GET, .key = run->link.key };
     const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &get };
@@ -668,37 +627,38 @@ static bool key_value(struct store_server *s, struct run *run, struct span *valu
     return true;
 }
 
-static void coordinators_show(struct store_server *s, struct run *run, bool aged)
+static void coordinators_show(struct store_server *s, struct hosted *run, bool aged)
 {
     const struct now now = clock_now();
     struct c10d_request set = { .op = C10D_SET, .key = run->link.key };
 
-    if (!coordinator_stale(run->coordinator, now, aged) ||
-        coordinator_view(run->coordinator, now, &set.value) < 0)
+    if (!coordinator_stale(run_seats(run->run), now, aged) ||
+        coordinator_view(run_seats(run->run), now, &set.value) < 0)
         return;
     server_set(s, &set);
 }
 
-static void coordinators_look(struct store_server *s, struct run *run)
+static void coordinators_look(struct store_server *s, struct hosted *run)
 {
-    struct coordinator_event ev = { .kind = COORDINATOR_SEEN };
+    const struct coordinator *seats = run_seats(run->run);
+    struct run_event ev = { .kind = RUN_SEEN };
 
     if (!key_value(s, run, &ev.value) || ev.value.n == 0 ||
-        span_eq(ev.value, coordinator_last_view(run->coordinator)))
+        (seats && span_eq(ev.value, coordinator_last_view(seats))))
         return;
-    coordinators_feed(s, run, &ev);
+    (void)run_feed(s, run, &ev);
     if (run->watched)
         coordinators_show(s, run, false);
 }
 
 /* Calls fn for each run that the request's keys name. */
 static void each_run(struct store_server *s, const struct c10d_request *req,
-                     void (*fn)(struct store_server *, struct run *,
+                     void (*fn)(struct store_server *, struct hosted *,
                                 const struct c10d_request *, struct span))
 {
     struct c10d_list list = req->list;
     struct span key = req->key;
-    struct run *run;
+    struct hosted *run;
 
     if (list.count == 0) {
         run = run_of_key(s, key);
@@ -714,7 +674,7 @@ static void each_run(struct store_server *s, const struct c10d_request *req,
     }
 }
 
-static void before(struct store_server *s, struct run *run,
+static void before(struct store_server *s, struct hosted *run,
                    const struct c10d_request *req, struct span key)
 {
     if (reserved_parse(key).kind == RESERVED_IS_CHANGED)
@@ -724,7 +684,7 @@ static void before(struct store_server *s, struct run *run,
     coordinators_show(s, run, req->op != C10D_COMPARE_SET);
 }
 
-static void after(struct store_server *s, struct run *run,
+static void after(struct store_server *s, struct hosted *run,
                   const struct c10d_request *req, struct span key)
 {
     (void)key;
@@ -754,22 +714,27 @@ static void coordinators_after(struct store_server *s, const struct c10d_request
 {
     tenant_of(s)->requests++;
     each_run(s, req, after);
-    coordinators_arm(s);
 }
 
 /* ---- the runs: made by the first HELLO, dropped when another run needs the room
  * ---- */
 
-static struct run *run_new(struct store_server *s, struct span key)
+static struct hosted *run_add(struct store_server *s, struct span key)
 {
-    struct run *run;
+    const size_t fixed = sizeof RUN_KEY - 1;
+    struct hosted *run;
 
     if (map_reserve(&tenant_of(s)->runs, 1) < 0)
         return NULL;
     run = mem_calloc(1, sizeof *run + key.n);
     if (!run)
         return NULL;
-    sessions_init(&run->sessions);
+    run->run =
+        run_new(span_of(key.p + fixed, key.n - fixed), server_tenant_host(s).trace);
+    if (!run->run) {
+        mem_free(run);
+        return NULL;
+    }
     memcpy(run + 1, key.p, key.n);
     run->link.key = span_of((uint8_t *)(run + 1), key.n);
     map_add(&tenant_of(s)->runs, &run->link);
@@ -778,17 +743,15 @@ static struct run *run_new(struct store_server *s, struct span key)
     return run;
 }
 
-static void run_free(struct store_server *s, struct run *run)
+static void run_drop(struct store_server *s, struct hosted *run)
 {
-    struct run **at = &tenant_of(s)->first;
+    struct hosted **at = &tenant_of(s)->first;
 
     while (*at != run)
         at = &(*at)->next;
     *at = run->next;
     map_remove(&tenant_of(s)->runs, &run->link);
-    coordinator_free(run->coordinator);
-    hub_free(run->hub);
-    sessions_fini(&run->sessions);
+    run_free(run->run);
     mem_free(run);
 }
 
@@ -797,19 +760,19 @@ static void run_free(struct store_server *s, struct run *run)
  * rounds it had. */
 static bool make_room(struct store_server *s)
 {
-    struct run *oldest = NULL;
+    struct hosted *oldest = NULL;
 
-    for (struct run *run = tenant_of(s)->first; run; run = run->next)
+    for (struct hosted *run = tenant_of(s)->first; run; run = run->next)
         if (run->conns == 0 &&
-            (!run->coordinator || coordinator_over(run->coordinator)) &&
+            (!run_seats(run->run) || coordinator_over(run_seats(run->run))) &&
             (!oldest || run->idle_ms < oldest->idle_ms))
             oldest = run;
     if (!oldest)
         return false;
-    if (oldest->coordinator && (coordinator_closed(oldest->coordinator) ||
-                                coordinator_round(oldest->coordinator) > 0))
+    const struct coordinator *seats = run_seats(oldest->run);
+    if (seats && (coordinator_closed(seats) || coordinator_round(seats) > 0))
         coordinators_show(s, oldest, false);
-    run_free(s, oldest);
+    run_drop(s, oldest);
     return true;
 }
 
@@ -818,13 +781,13 @@ static size_t runs_from(const struct store_server *s, const uint8_t ip[16])
 {
     size_t n = 0;
 
-    for (const struct run *r = tenant_of(s)->first; r; r = r->next)
+    for (const struct hosted *r = tenant_of(s)->first; r; r = r->next)
         n += r->conns && memcmp(r->from, ip, 16) == 0;
     return n;
 }
 
 static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
-                     struct run **out)
+                     struct hosted **out)
 {
     uint8_t key[sizeof RUN_KEY + COORD_MAX];
     const size_t fixed = sizeof RUN_KEY - 1;
@@ -835,7 +798,7 @@ static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
     memcpy(key + fixed, run_id.p, run_id.n);
     link = map_get(&tenant_of(s)->runs, name);
     if (link) {
-        *out = CONTAINER_OF(link, struct run, link);
+        *out = CONTAINER_OF(link, struct hosted, link);
         return 0;
     }
     uint8_t ip[16];
@@ -844,14 +807,14 @@ static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
     if (runs_from(s, ip) >= RUNS_EACH ||
         (tenant_of(s)->runs.count >= RUNS_MOST && !make_room(s)))
         return MUSTER_EFULL;
-    *out = run_new(s, name);
+    *out = run_add(s, name);
     if (!*out)
         return MUSTER_ENOMEM;
     memcpy((*out)->from, ip, sizeof ip);
     return 0;
 }
 
-static void run_hold(struct run *run, struct conn *c)
+static void run_hold(struct hosted *run, struct conn *c)
 {
     conn_tenant(c)->run = run;
     run->conns++;

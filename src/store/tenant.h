@@ -9,7 +9,7 @@
 #include "store/server.h"
 
 struct conn; /* a client of the server */
-struct run;
+struct hosted;
 struct tenant_state; /* defined by the tenant */
 
 /* What lives in a store beside its keys, and learns of requests and lost connections:
@@ -38,10 +38,9 @@ extern const struct store_tenant run_tenant;
 
 /* What the tenant knows of a connection. It is told when one is gone that has a run. */
 struct tenant_conn {
-    struct run
-        *run;    /* borrowed; the connection belongs to a node of this run; or NULL */
-    bool seats;  /* it is for seats; else for the record */
-    bool joined; /* for seats: the node has sent JOIN */
+    struct hosted *run; /* borrowed; it belongs to a node of this run; or NULL */
+    bool seats;         /* it is for seats; else for the record */
+    bool joined;        /* for seats: the node has sent JOIN */
 };
 
 /* What the tenant may use of the server. */

@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     sessions_init(&sessions);
 
     struct hub *h = hub_new(span_str("run"), &sessions, NULL);
-    struct hub_now now = { 1000, 1700000000000000 };
+    struct run_now now = { 1000, 1700000000000000 };
     struct hub_fx fx = { 0 };
     uint64_t last = 0;
 

@@ -135,7 +135,7 @@ struct hub {
     struct hub_ask asks[HUB_ASKS];
     uint64_t next_ask;
     struct buf text; /* of lost_text(); its memory is allocated at the start */
-    struct hub_now now;
+    struct run_now now;
     int64_t wall_ahead_us; /* of mono_us, as of the last step outside a judgement */
 
     bool no_memory;           /* an allocation has failed in this step */

@@ -30,12 +30,6 @@
 
 struct hub;
 
-/* In microseconds, since milliseconds are too coarse to compare clocks. */
-struct hub_now {
-    uint64_t mono_us;
-    int64_t wall_us;
-};
-
 /* run_id is copied, the table of nodes borrowed. NULL: out of memory. */
 struct hub *hub_new(struct span run_id, struct sessions *sessions,
                     const struct trace *trace);
@@ -49,7 +43,7 @@ enum hub_event_kind {
 
 struct hub_event {
     enum hub_event_kind kind;
-    struct hub_now now;
+    struct run_now now;
     uint32_t peer;
     const struct job_msg *msg; /* borrowed for the step */
 };

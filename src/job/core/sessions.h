@@ -38,6 +38,12 @@
 #define SESSION_NO_PEER    UINT32_MAX
 #define SESSION_AWAY_LEAST 1024u /* nodes that may be away at once, at least */
 
+/* In microseconds, since milliseconds are too coarse to compare clocks. */
+struct run_now {
+    uint64_t mono_us;
+    int64_t wall_us;
+};
+
 enum session_line { LINE_SEATS, LINE_RECORD, SESSION_LINES };
 
 enum session_state { SESSION_HERE, SESSION_AWAY, SESSION_LOST };

@@ -12,7 +12,7 @@ struct play {
     struct hub_fx fx;
     struct hub *twin; /* if step_starves: one that always has memory; else NULL */
     struct hub_fx twin_fx;
-    struct hub_now now;
+    struct run_now now;
     uint64_t seq[16];
     struct record_entry last; /* the newest entry */
 };

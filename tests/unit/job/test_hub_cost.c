@@ -13,7 +13,7 @@ struct crowd {
     struct sessions sessions;
     struct hub *h;
     struct hub_fx fx;
-    struct hub_now now;
+    struct run_now now;
     uint32_t nodes;
     size_t messages; /* that the coordinator has sent */
     struct buf out;

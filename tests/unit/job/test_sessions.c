@@ -115,7 +115,7 @@ static void seats(struct run *r, struct coordinator_event ev)
 
 static void record(struct run *r, struct hub_event ev)
 {
-    ev.now = (struct hub_now){ r->now_ms * 1000, (int64_t)r->now_ms * 1000 };
+    ev.now = (struct run_now){ r->now_ms * 1000, (int64_t)r->now_ms * 1000 };
     assert_int_equal(hub_step(r->record, &ev, &r->record_fx), 0);
 }
 
