@@ -28,6 +28,7 @@
 #define KNOWN_NODE_MAX (JOB_NODE_MAX / 2)
 
 struct hub_node {
+    size_t index;    /* in hub.nodes */
     uint32_t number; /* 0: an observer */
     uint32_t peer;
     struct session *session; /* borrowed; NULL: an observer that is gone */
@@ -102,15 +103,20 @@ struct hub {
     size_t pinged;         /* nodes that this round of PINGs has passed */
     bool ping_any;         /* one of them was attached */
     size_t settled;        /* losses that this step has dealt with */
-    size_t unannounced;    /* nodes that are in no NODES entry yet */
+    size_t agents;         /* nodes that are attached, without observers */
+    size_t free_slots;     /* of observers that are gone */
+    size_t unannounced;    /* nodes that are in no NODES entry yet, */
+    size_t announced;      /* and the index before which there is none of them */
+    struct hub_node *host; /* borrowed; the last that said that it serves the store */
     size_t detached_count; /* nodes whose `detached` is set */
     uint64_t known_number; /* the highest number of an entry that any agent knows */
 
     struct {
-        int64_t number; /* -1: none yet */
-        int64_t expected;
-        uint64_t due_us; /* MONO_NEVER: recorded, or none */
-        bool over;       /* its ENDED entry is in the record */
+        int64_t number;         /* -1: none yet */
+        int64_t expected, have; /* nodes; `have` have sent their RANKS */
+        size_t clean;           /* those before this index are clean */
+        uint64_t due_us;        /* MONO_NEVER: recorded, or none */
+        bool over;              /* its ENDED entry is in the record */
     } round;
     struct { /* a round in which a worker has failed, until it is judged */
         bool active;
@@ -118,6 +124,7 @@ struct hub {
         bool final; /* no restart is left, or stop */
         bool own_budget;
         bool stop;           /* the failure forbids a restart */
+        size_t reported;     /* we no longer wait for those before this index */
         uint32_t node;       /* whose worker failed first */
         int64_t used, total; /* own_budget: restarts of that node */
         uint64_t due_us, began_us;
@@ -293,8 +300,10 @@ static void step_commit(struct hub *h)
         release_node(n->was, n);
         if (n->session)
             n->session->slow_us = n->measured ? n->slow_us : SESSION_MOST_US / 8;
-        if (is_free(n))
+        if (is_free(n) && n->session) {
             forget_session(h, n);
+            h->free_slots++;
+        }
     }
     h->changed = NULL;
     for (size_t k = 0; k < HUB_ASKS; k++)
@@ -397,15 +406,17 @@ static struct hub_node *new_slot(struct hub *h)
         return NULL;
     assert(h->count < h->size && h->count < HUB_NODES);
     n->was = n + 1;
+    n->index = h->count;
     h->nodes[h->count++] = n;
     return n;
 }
 
 static struct hub_node *free_slot(struct hub *h)
 {
-    for (size_t i = 0; i < h->count; i++)
+    for (size_t i = 0; i < h->count && h->free_slots; i++)
         if (is_free(h->nodes[i])) {
             save_node(h, h->nodes[i]);
+            h->free_slots--;
             return h->nodes[i];
         }
     return h->count < HUB_NODES ? new_slot(h) : NULL;
@@ -420,6 +431,7 @@ static int add_node(struct hub *h, const struct job_msg *m, struct hub_node **ou
     *n = (struct hub_node){
         .host = mem_strndup((const char *)m->host.p, MIN_OF(m->host.n, 255)),
         .addr = mem_strndup((const char *)m->addr.p, MIN_OF(m->addr.n, 255)),
+        .index = n->index,
         .session = h->attaching,
         .pid = m->pid,
         .nproc = m->nproc,
@@ -550,8 +562,8 @@ static void announce(struct hub *h, struct hub_fx *fx)
         buf_fini(&b);
         return;
     }
-    for (size_t i = 0; i < h->count && h->unannounced; i++) {
-        struct hub_node *n = h->nodes[i];
+    for (; h->announced < h->count && h->unannounced; h->announced++) {
+        struct hub_node *n = h->nodes[h->announced];
         const struct record_node line = { .number = n->number,
                                           .host = span_str(n->host),
                                           .addr = span_str(n->addr),
@@ -622,6 +634,12 @@ static void blame_node(struct hub *h, struct record_entry *e, const struct hub_n
 }
 
 /* ---- rounds ---- */
+
+/* The attached node whose process serves the store, or NULL. */
+static const struct hub_node *serving(const struct hub *h)
+{
+    return h->host && h->host->here && h->host->serves_store ? h->host : NULL;
+}
 
 static int by_first_rank(const void *a, const void *b)
 {
@@ -710,9 +728,8 @@ static void record_round(struct hub *h, struct hub_fx *fx)
         e.total += r.count;
         (void)record_ranks_print(&b, &r); /* total counts it even if it does not fit. */
     }
-    for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->serves_store && h->nodes[i]->here)
-            e.node = h->nodes[i]->number;
+    if (serving(h))
+        e.node = serving(h)->number;
     e.count = (int64_t)count;
     e.body = buf_span(&b);
     e.code = h->record.restarts;
@@ -726,8 +743,6 @@ static void judge(struct hub *h, struct hub_fx *fx);
 static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
                      const struct job_msg *m)
 {
-    size_t have = 0;
-
     if (m->count < 0 || m->rank < 0 || m->round < 0)
         return;
     /* Judge while we still know that this node left that round because nodes came or
@@ -735,6 +750,9 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     if (h->end.active && n->moved && n->round == h->end.round && m->round != n->round)
         judge(h, fx);
     save_node(h, n);
+    h->round.have -= in_round(n, h->round.number);
+    h->round.clean = MIN_OF(h->round.clean, n->index);
+    h->end.reported = MIN_OF(h->end.reported, n->index);
     n->round = m->round;
     n->first = m->rank;
     n->count = m->count;
@@ -745,14 +763,15 @@ static void on_ranks(struct hub *h, struct hub_fx *fx, struct hub_node *n,
         h->round.over = false;
     if (m->round > h->round.number) {
         h->round.number = m->round;
+        h->round.have = 0;
+        h->round.clean = 0;
         h->round.expected = m->total;
         h->round.over = false;
         h->round.due_us = h->now.mono_us + HUB_GATHER_US;
     }
     assert(h->round.number >= m->round);
-    for (size_t i = 0; i < h->count; i++)
-        have += in_round(h->nodes[i], h->round.number);
-    if (h->round.due_us != MONO_NEVER && (int64_t)have >= h->round.expected)
+    h->round.have += in_round(n, h->round.number);
+    if (h->round.due_us != MONO_NEVER && h->round.have >= h->round.expected)
         record_round(h, fx);
 }
 
@@ -932,10 +951,11 @@ static void judge(struct hub *h, struct hub_fx *fx)
     h->end.failures = (struct judge_list){ 0 }; /* The commit frees what was in it. */
 }
 
+/* Each node is looked at once in a round, unless it comes back: h->end.reported. */
 static void judge_if_all_reported(struct hub *h, struct hub_fx *fx)
 {
-    for (size_t i = 0; i < h->count; i++) {
-        const struct hub_node *n = h->nodes[i];
+    for (; h->end.reported < h->count; h->end.reported++) {
+        const struct hub_node *n = h->nodes[h->end.reported];
 
         /* With a budget of its own, a node that has restarts left does not wait for the
          * others. */
@@ -967,6 +987,7 @@ static void begin_ending(struct hub *h, struct hub_fx *fx, const struct record_e
 
     assert(!h->end.active && h->end.failures.count == 0);
     h->end.active = true;
+    h->end.reported = 0;
     h->end.round = f->round;
     h->end.own_budget = own_budget;
     h->end.node = f->node;
@@ -1029,18 +1050,15 @@ static void succeed_if_all_have(struct hub *h, struct hub_fx *fx, int64_t round)
                               .rank = -1,
                               .local_rank = -1,
                               .pid = -1 };
-    int64_t reported = 0;
 
-    for (size_t i = 0; i < h->count; i++) {
-        const struct hub_node *n = h->nodes[i];
+    assert(round == h->round.number);
+    for (; h->round.clean < h->count; h->round.clean++) {
+        const struct hub_node *n = h->nodes[h->round.clean];
 
-        if (!in_round(n, round))
-            continue;
-        if (!n->clean)
+        if (in_round(n, round) && !n->clean)
             return;
-        reported++;
     }
-    if (h->round.over || reported < h->round.expected)
+    if (h->round.over || h->round.have < h->round.expected)
         return;
     end_round(h, fx, round, CAUSE_SUCCEEDED);
     e.count = h->record.restarts;
@@ -1056,6 +1074,8 @@ static void on_reported(struct hub *h, struct hub_fx *fx, struct hub_node *n,
     save_node(h, n);
     n->reported = true;
     n->clean = m->count == 0 && m->total == 0;
+    if (!n->clean)
+        h->round.clean = MIN_OF(h->round.clean, n->index);
     n->codes = mem_strndup((const char *)m->bytes.p, MIN_OF(m->bytes.n, CODES_MAX));
     if (!n->codes)
         h->no_memory = true;
@@ -1227,10 +1247,8 @@ static void attached(struct hub *h, struct hub_fx *fx, struct hub_node *n,
         n->measured_us = h->now.mono_us;
         return;
     }
-    for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->serves_store && h->nodes[i]->here &&
-            h->nodes[i]->seat_round_plus1)
-            notify_host(h, fx, h->nodes[i], n->peer);
+    if (serving(h) && serving(h)->seat_round_plus1)
+        notify_host(h, fx, serving(h), n->peer);
     n->quick_pings = QUICK_PINGS;
     ping(h, fx, n);
     if (h->ping_due_us == MONO_NEVER)
@@ -1264,6 +1282,8 @@ static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
         drop(h, fx, n->peer, "the node has come back over another connection");
         ask_cancel(h, n->peer);
         h->here--;
+        h->agents -= n->number != 0;
+        n->here = false;
     }
     if (!n->number && !observer) {
         const bool keeps =
@@ -1272,15 +1292,22 @@ static void on_attach(struct hub *h, struct hub_fx *fx, uint32_t peer,
         n->number = keeps ? m->node : h->next_number;
         h->next_number = MAX_OF(h->next_number, n->number + 1);
         h->unannounced++;
+        h->announced = MIN_OF(h->announced, n->index);
+        h->agents += n->here;
     }
-    if (!(n->here && n->peer == peer))
+    if (!n->here) {
         h->here++;
+        h->agents += n->number != 0;
+    }
+    h->end.reported = MIN_OF(h->end.reported, n->index);
     n->here = true;
     n->gone = n->left = n->conn_broke = false;
     n->lost_us = 0;
     n->peer = peer;
     n->ping_us = 0;
     n->serves_store = m->flags & JOB_SERVES;
+    if (n->serves_store)
+        h->host = n;
     if (!observer && (!h->has_budget || m->flags & JOB_SERVES)) {
         h->max_restarts = m->total;
         h->has_budget = true;
@@ -1316,12 +1343,8 @@ static void declare_lost(struct hub *h, struct hub_fx *fx, struct hub_node *n,
 
 static void notify_last(struct hub *h, struct hub_fx *fx)
 {
-    if (h->last_seq == 0)
+    if (h->last_seq == 0 || h->agents > 1) /* One of them has sent LAST. */
         return;
-    for (size_t i = 0; i < h->count; i++)
-        if (h->nodes[i]->here && h->nodes[i]->number &&
-            h->nodes[i]->peer != h->last_peer)
-            return;
     send_to(h, fx, h->last_peer,
             (struct job_msg){ .kind = JOB_SYNCED, .seq = h->last_seq });
     h->last_seq = 0;
@@ -1335,6 +1358,7 @@ static void detach(struct hub *h, struct hub_node *n)
     save_node(h, n);
     n->here = false;
     h->here--;
+    h->agents -= n->number != 0;
     n->detached = true;
     h->detached_count++;
     ask_cancel(h, n->peer);
@@ -1717,7 +1741,7 @@ static void on_msg(struct hub *h, struct hub_fx *fx, uint32_t peer,
 static void check_invariants(const struct hub *h)
 {
     assert(h->here <= h->count && h->count <= h->size && h->count <= HUB_NODES);
-    assert(h->unannounced <= h->count);
+    assert(h->unannounced <= h->count && h->agents <= h->here);
     assert(h->end.failures.count <= RECORD_FAILED_MAX);
     assert((int64_t)h->end.failures.count <= h->end.failures.failed);
     assert(h->end.active ||
@@ -1752,7 +1776,7 @@ static int step_end(struct hub *h, struct hub_fx *fx)
 /* A GONE cannot be repeated, since the peer's number may belong to another connection
  * by then. So the node is detached in any case, in a step of its own. What follows from
  * it is done right after that, or, if there is no memory, by the next TIMER. */
-static void on_gone(struct hub *h, uint32_t peer, bool bye)
+static struct hub_node *on_gone(struct hub *h, uint32_t peer, bool bye)
 {
     struct hub_node *n = node_of_peer(h, peer);
 
@@ -1764,6 +1788,7 @@ static void on_gone(struct hub *h, uint32_t peer, bool bye)
     }
     assert(!h->no_memory);
     step_commit(h);
+    return n;
 }
 
 /* The table of nodes is not part of what a step undoes: it changes once the step has
@@ -1807,6 +1832,7 @@ int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
     const enum job_kind kind =
         ev->kind == HUB_MSG && ev->msg ? ev->msg->kind : JOB_NONE;
     const struct session *from = sessions_of(h->sessions, LINE_RECORD, ev->peer);
+    struct hub_node *gone = NULL;
     int rc;
 
     fx->count = 0;
@@ -1818,7 +1844,7 @@ int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
     if (ev->kind == HUB_MSG && from)
         session_heard(h->sessions, (struct session *)from, h->now.mono_us);
     if (ev->kind == HUB_GONE || kind == JOB_BYE)
-        on_gone(h, ev->peer, kind == JOB_BYE);
+        gone = on_gone(h, ev->peer, kind == JOB_BYE);
     if (ev->kind == HUB_TIMER)
         sessions_judge(h->sessions, h->now.mono_us);
     step_begin(h);
@@ -1826,13 +1852,11 @@ int hub_step(struct hub *h, const struct hub_event *ev, struct hub_fx *fx)
         return attach_step(h, ev, fx);
     switch (ev->kind) {
     case HUB_MSG:
-        if (kind == JOB_BYE)
-            on_all_detached(h, fx);
-        else
-            on_msg(h, fx, ev->peer, ev->msg ? ev->msg : &no_msg);
-        break;
     case HUB_GONE:
-        on_all_detached(h, fx);
+        if (gone)
+            on_detached(h, fx, gone);
+        else if (kind != JOB_BYE && ev->kind == HUB_MSG)
+            on_msg(h, fx, ev->peer, ev->msg ? ev->msg : &no_msg);
         break;
     case HUB_TIMER:
         on_time(h, fx);
