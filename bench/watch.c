@@ -319,7 +319,7 @@ int bench_watch(int argc, char **argv)
         http_address_parse("127.0.0.1:0", &at, &err) != 0 ||
         status_http_open(&h.loop, status, &at, "", &http, &err) != 0)
         die(err.text);
-    channel_attach(h.channel, "127.0.0.1", port, true);
+    channel_attach(h.channel, "127.0.0.1", port, true, true);
     uv_poll_init(&h.loop, &here, tell[0]);
     here.data = &h;
     uv_poll_start(&here, UV_READABLE, on_all_here);

@@ -295,19 +295,17 @@ static void on_synced(void *ctx)
 void agent_job_joined(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
-    bool local = false, alone = false;
-    const char *host;
-    uint16_t port;
+    struct rdzv_store_at at = { 0 };
 
     a->job.synced = a->job.assigned = a->job.ranks_sent = false;
     a->job.gone = (struct gone_nodes){ 0 };
     if (a->round.rank == 0 && a->round.master_addr) /* That is us. */
         channel_set_addr(a->job.channel, a->round.master_addr);
-    if (ops->store_at && ops->store_at(a->handler, &host, &port, &local, &alone) &&
-        !alone)
-        channel_attach(a->job.channel, host, port, local);
+    if (ops->store_at && ops->store_at(a->handler, &at) && !at.alone)
+        channel_attach(a->job.channel, at.host, at.port, at.local, at.records);
     else
-        channel_attach_alone(a->job.channel, !alone && a->config->rdzv.max_nodes > 1);
+        channel_attach_alone(a->job.channel,
+                             !at.alone && a->config->rdzv.max_nodes > 1);
     channel_seat(a->job.channel, (int64_t)a->round.round, a->round.rank);
     channel_sync(a->job.channel, SYNC_MS, on_synced, a);
 }
@@ -318,13 +316,11 @@ void agent_job_joined(struct agent *a)
 void agent_job_spare(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
-    bool local = false, alone = false;
-    const char *host;
-    uint16_t port;
+    struct rdzv_store_at at;
 
     if (channel_state(a->job.channel) == CHANNEL_NONE && ops->store_at &&
-        ops->store_at(a->handler, &host, &port, &local, &alone) && !alone)
-        channel_attach(a->job.channel, host, port, local);
+        ops->store_at(a->handler, &at) && !at.alone)
+        channel_attach(a->job.channel, at.host, at.port, at.local, at.records);
 }
 
 void agent_job_assigned(struct agent *a)
@@ -586,17 +582,15 @@ static void put_coordinator(const struct agent *a, const struct record_node *nod
                             struct buf *text)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
-    const char *endpoint = a->config->rdzv.endpoint, *host;
-    bool local = false, alone = false;
-    uint16_t port;
+    const char *endpoint = a->config->rdzv.endpoint;
+    struct rdzv_store_at at;
 
     if (node->number)
         (void)buf_append_span(text, node->host);
     else if (endpoint && endpoint[0])
         (void)buf_printf(text, "the store at %s", endpoint);
-    else if (ops->store_at && ops->store_at(a->handler, &host, &port, &local, &alone) &&
-             !alone)
-        (void)buf_printf(text, "the store at %s:%u", host, port);
+    else if (ops->store_at && ops->store_at(a->handler, &at) && !at.alone)
+        (void)buf_printf(text, "the store at %s:%u", at.host, at.port);
     else
         (void)buf_append_str(text, "the store of the rendezvous");
 }

@@ -150,7 +150,7 @@ static json_t *ask_run(const char *host, uint16_t port, struct inquiry *l,
     if (channel_open(&opts, &l->channel, NULL) == 0) {
         (void)uv_timer_start(&l->limit, on_limit, SYNC_MS + 4 * ANSWER_MS + l->wait_ms,
                              0);
-        channel_attach(l->channel, host, port, false);
+        channel_attach(l->channel, host, port, false, false);
         channel_sync(l->channel, SYNC_MS, on_synced, l);
         (void)uv_run(&l->loop, UV_RUN_DEFAULT);
         channel_close(l->channel, NULL, NULL);

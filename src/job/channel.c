@@ -15,6 +15,7 @@
 #include "loop/defer.h"
 #include "loop/handle_set.h"
 #include "store/client.h"
+#include "store/core/reserved.h"
 #include "store/push_session.h"
 
 #define CAPS           "\x01muster/caps" /* the store client puts a slash before it */
@@ -684,8 +685,7 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
     (void)err;
     if (status == MUSTER_ECANCELED || c->closed)
         return;
-    if (status < 0 ||
-        !memmem(reply->value.p, reply->value.n, JOB_CAP, sizeof JOB_CAP - 1)) {
+    if (status < 0 || !reserved_caps_have(reply->value, RESERVED_CAPS_JOB)) {
         caps_failed(c, status);
         return;
     }
@@ -818,7 +818,8 @@ void channel_set_addr(struct channel *c, const char *addr)
     c->addr = copy;
 }
 
-void channel_attach(struct channel *c, const char *host, uint16_t port, bool local)
+void channel_attach(struct channel *c, const char *host, uint16_t port, bool local,
+                    bool known)
 {
     char *copy;
 
@@ -836,7 +837,7 @@ void channel_attach(struct channel *c, const char *host, uint16_t port, bool loc
     c->at_port = port;
     c->local = local;
     c->pause_ms = FIRST_PAUSE_MS;
-    c->can_coordinate = local; /* Our own store always can. */
+    c->can_coordinate = local || known; /* Our own store always can. */
     c->host_round = -1;
     c->caps_by_ms = clock_mono_ms() + CAPS_MS;
     (void)host_watch_reached(&c->watch);

@@ -64,8 +64,9 @@ void channel_set_addr(struct channel *c, const char *addr);
 /* Says where the coordinator is: in the store at host and port. Call it again when it
  * moves. If that store cannot coordinate, the state becomes CHANNEL_NO_COORDINATOR.
  * local: this very process serves the store, and its --max-restarts counts for the
- * job. */
-void channel_attach(struct channel *c, const char *host, uint16_t port, bool local);
+ * job. known: the store has said that it can coordinate; else it is asked. */
+void channel_attach(struct channel *c, const char *host, uint16_t port, bool local,
+                    bool known);
 
 /* Makes this process the coordinator of its own node: no other node can come, or
  * (others) there are some that cannot be reached this way, since the store is

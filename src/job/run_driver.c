@@ -423,7 +423,8 @@ static int on_attach(struct store_server *s, struct conn *c, const struct job_ms
     }
     rc = run_of_id(s, c, m->run_id, &run);
     if (rc == MUSTER_EFULL)
-        conn_refuse(s, c, "the store has %u runs already, or %u begun from one address",
+        conn_refuse(s, c,
+                    "the store coordinates %u jobs already, or %u from one address",
                     RUNS_MOST, RUNS_EACH);
     if (rc == 0)
         run_hold(run, c);

@@ -142,15 +142,17 @@ static const char *where(const struct rdzv_backend *b)
     return CONTAINER_OF(b, struct c10d, base)->where;
 }
 
-static bool host(const struct rdzv_backend *b, const char **at, uint16_t *port,
-                 bool *echoes)
+static bool host(const struct rdzv_backend *b, struct rdzv_host *out)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
 
-    *at = c->server ? store_server_own_host(c->server)
-                    : c->at.host; /* as in c10d_open_store() */
-    *port = (uint16_t)c->at.port;
-    *echoes = c->echoes;
+    *out = (struct rdzv_host){
+        .host = c->server ? store_server_own_host(c->server)
+                          : c->at.host, /* as in c10d_open_store() */
+        .port = (uint16_t)c->at.port,
+        .echoes = c->echoes,
+        .records = c->records,
+    };
     return c->can_host;
 }
 

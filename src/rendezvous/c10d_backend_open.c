@@ -110,11 +110,6 @@ static void connected(struct c10d *c, int status, const struct muster_error *err
         c10d_call_go(c, status, err);
 }
 
-static bool has_word(struct span words, const char *word)
-{
-    return memmem(words.p, words.n, word, strlen(word)) != NULL;
-}
-
 static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
                     const struct muster_error *err)
 {
@@ -126,7 +121,7 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
         connected(c, status, err);
         return;
     }
-    if (has_word(reply->value, RESERVED_CAPS_SECRET)) {
+    if (reserved_caps_have(reply->value, RESERVED_CAPS_SECRET)) {
         struct muster_error why;
 
         (void)err_set(&why, MUSTER_EACCES,
@@ -135,9 +130,10 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
         connected(c, why.code, &why);
         return;
     }
-    c->can_watch = has_word(reply->value, "changed");
-    c->can_host = has_word(reply->value, "hosted");
-    c->echoes = has_word(reply->value, "echo");
+    c->can_watch = reserved_caps_have(reply->value, "changed");
+    c->can_host = reserved_caps_have(reply->value, "hosted");
+    c->echoes = reserved_caps_have(reply->value, "echo");
+    c->records = reserved_caps_have(reply->value, RESERVED_CAPS_JOB);
     connected(c, 0, err);
 }
 

@@ -582,14 +582,13 @@ bool dynamic_be_member(struct dynamic_handler *d)
     };
     struct member_driver *member;
     struct muster_error err;
-    const char *host;
-    uint16_t port;
+    struct rdzv_host at;
 
-    if (!d->hosted || !d->backend->ops->host ||
-        !d->backend->ops->host(d->backend, &host, &port, &cfg.echoes))
+    if (!d->hosted || !d->backend->ops->host || !d->backend->ops->host(d->backend, &at))
         return false;
-    if (member_driver_open(d->shell.base.loop, &cfg, host, port, on_member, d, &member,
-                           &err) < 0) {
+    cfg.echoes = at.echoes;
+    if (member_driver_open(d->shell.base.loop, &cfg, at.host, at.port, on_member, d,
+                           &member, &err) < 0) {
         trace(d->trace, TRACE_WARN, "run '%s': joining without the coordinator: %s",
               d->params.run_id, err.text);
         return false;
@@ -698,26 +697,28 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     return true;
 }
 
-static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
-                     bool *local, bool *alone)
+static bool store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
 {
     const struct dynamic_handler *d = of_handler(h);
     const struct rdzv_backend_ops *ops = d->backend->ops;
-    bool echoes;
+    struct rdzv_host at;
 
-    *alone = dynamic_is_alone(d);
-    if (*alone)
+    *out = (struct rdzv_store_at){ .alone = dynamic_is_alone(d) };
+    if (out->alone)
         return true;
-    if (ops->host && ops->host(d->backend, host, port, &echoes)) {
-        *local = ops->serves && ops->serves(d->backend) != NULL;
+    if (ops->host && ops->host(d->backend, &at)) {
+        out->host = at.host;
+        out->port = at.port;
+        out->local = ops->serves && ops->serves(d->backend) != NULL;
+        out->records = at.records;
         return true;
     }
     /* On etcd, an agent serves the workers' store, usually that of rank 0. */
     if (ops->host || !d->share || !d->round.master_addr)
         return false;
-    *host = d->round.master_addr;
-    *port = d->round.master_port;
-    *local = rdzv_master_serves(d->master);
+    out->host = d->round.master_addr;
+    out->port = d->round.master_port;
+    out->local = rdzv_master_serves(d->master);
     return true;
 }
 

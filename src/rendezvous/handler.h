@@ -28,6 +28,15 @@ struct rdzv_round {
     uint16_t served_port;
 };
 
+/* A store that serves a round. */
+struct rdzv_store_at {
+    const char *host; /* borrowed */
+    uint16_t port;
+    bool local;   /* it is in this process */
+    bool alone;   /* no other node can come, and nothing else is known */
+    bool records; /* it has said that it keeps the job's record; else it may */
+};
+
 typedef void (*rdzv_next_cb)(void *ctx, int status, const struct rdzv_round *round,
                              const struct muster_error *err);
 typedef void (*rdzv_done_cb)(void *ctx, int status, const struct muster_error *err);
@@ -52,11 +61,9 @@ struct rdzv_handler_ops {
      * none, or not now. May be NULL. */
     struct async_store *(*gathers_at)(const struct rdzv_handler *h);
     /* Where a store of ours serves the round that was joined last: the job's
-     * coordinator is there (job/channel.h). local: in this process. False: nowhere,
-     * or the store is torchrun's. alone: no other node can come. host is borrowed. May
-     * be NULL. */
-    bool (*store_at)(const struct rdzv_handler *h, const char **host, uint16_t *port,
-                     bool *local, bool *alone);
+     * coordinator is there (job/channel.h). False: nowhere, or the store is torchrun's.
+     * May be NULL. */
+    bool (*store_at)(const struct rdzv_handler *h, struct rdzv_store_at *out);
     /* The address of this node on the way to the others, as the connection to the host
      * of the rendezvous shows it. May be a name, and may be a loopback address. False:
      * not known. May be NULL. */

@@ -231,13 +231,11 @@ static struct async_store *gathers_at(const struct rdzv_handler *h)
     return inner->ops->gathers_at ? inner->ops->gathers_at(inner) : NULL;
 }
 
-static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
-                     bool *local, bool *alone)
+static bool store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
 {
     const struct rdzv_handler *inner = of(h)->inner;
 
-    return inner->ops->store_at &&
-           inner->ops->store_at(inner, host, port, local, alone);
+    return inner->ops->store_at && inner->ops->store_at(inner, out);
 }
 
 static bool store_stats(const struct rdzv_handler *h, struct store_server_stats *out)

@@ -32,6 +32,14 @@ typedef void (*rdzv_gone_cb)(void *ctx);
 typedef void (*rdzv_peer_cb)(void *ctx, struct span node);
 typedef void (*rdzv_cut_off_cb)(void *ctx, const char *why);
 
+/* A store of ours that hosts the run. */
+struct rdzv_host {
+    const char *host; /* borrowed */
+    uint16_t port;
+    bool echoes;  /* it answers ALIVE */
+    bool records; /* it keeps the record of the job */
+};
+
 struct rdzv_backend_ops {
     const char *name; /* "c10d"; what the handler's backend() returns */
 
@@ -79,10 +87,8 @@ struct rdzv_backend_ops {
     const char *(*last_error)(const struct rdzv_backend *b);
 
     /* Where a store of ours has a coordinator, so that nodes need not read and write
-     * the state themselves. host is borrowed; echoes: it answers ALIVE. Returns false
-     * if the store has none. May be NULL. */
-    bool (*host)(const struct rdzv_backend *b, const char **host, uint16_t *port,
-                 bool *echoes);
+     * the state themselves. Returns false if the store has none. May be NULL. */
+    bool (*host)(const struct rdzv_backend *b, struct rdzv_host *out);
     /* That store if it is in this process, else NULL. May be NULL. */
     const struct store_server *(*serves)(const struct rdzv_backend *b);
 

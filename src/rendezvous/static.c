@@ -481,15 +481,16 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     return self->stage == STATIC_COUNTING;
 }
 
-static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
-                     bool *local, bool *alone)
+static bool store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
 {
     const struct static_handler *self = of_handler(h);
 
-    *alone = self->world == 1;
-    *local = self->server != NULL;
-    *host = self->server ? "127.0.0.1" : self->at.host;
-    *port = (uint16_t)self->at.port;
+    *out = (struct rdzv_store_at){
+        .host = self->server ? "127.0.0.1" : self->at.host,
+        .port = (uint16_t)self->at.port,
+        .local = self->server != NULL,
+        .alone = self->world == 1,
+    };
     return self->stage == STATIC_READY;
 }
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from pathlib import Path
 
 from patience import clock
@@ -120,7 +121,8 @@ def hello(run: str, addr: str = "node", pid: int = 1, settings: str = SETTINGS) 
     def text(t: str) -> bytes:
         return struct.pack("<I", len(t.encode())) + t.encode()
 
-    message = (b"\x01\x00" + text(run) + text(addr) + struct.pack("<qqQ", pid, 0, pid) +
+    nonce = zlib.crc32(f"{addr} {pid}".encode())  # names the process
+    message = (b"\x01\x00" + text(run) + text(addr) + struct.pack("<qqQ", pid, 0, nonce) +
                text(settings) + struct.pack("<iQQqqq", 0, 0, 1000, -1, -1, 0))
     return request(PUSH, "/\x01muster/host", message)
 

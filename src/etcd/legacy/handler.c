@@ -744,17 +744,19 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     return true;
 }
 
-static bool store_at(const struct rdzv_handler *h, const char **host, uint16_t *port,
-                     bool *local, bool *alone)
+static bool store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
 {
     const struct legacy_handler *o = of_handler(h);
-
-    *alone = !o->many;
-    *local =
+    const bool local =
         o->server && o->job_port == store_server_port(o->server) && o->round.rank == 0;
-    *host = *local ? store_server_own_host(o->server) : o->master;
-    *port = o->job_port;
-    return *alone || o->job_port != 0;
+
+    *out = (struct rdzv_store_at){
+        .host = local ? store_server_own_host(o->server) : o->master,
+        .port = o->job_port,
+        .local = local,
+        .alone = !o->many,
+    };
+    return out->alone || o->job_port != 0;
 }
 
 static uint64_t fenced_at_ms(const struct rdzv_handler *h)

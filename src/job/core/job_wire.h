@@ -4,8 +4,8 @@
  * The channel has a store connection of its own: an agent sends each message as the
  * value of a QUEUE_PUSH to JOB_KEY, and from then on the server's bytes on that
  * connection are messages too, each behind a u64 length. A store that can do this has
- * the word JOB_CAP among its capabilities. Kinds and trailing fields that a reader does
- * not know are skipped, so that later versions can add to both. */
+ * the word RESERVED_CAPS_JOB among its capabilities. Kinds and trailing fields that a
+ * reader does not know are skipped, so that later versions can add to both. */
 #ifndef JOB_CORE_JOB_WIRE_H
 #define JOB_CORE_JOB_WIRE_H
 
@@ -15,7 +15,6 @@
 
 /* On the wire; our client puts the first slash there itself. */
 #define JOB_KEY     "/\x01muster/job"
-#define JOB_CAP     "job2"
 #define JOB_VERSION 2u
 #define JOB_MAX     73728u /* bytes of one message */
 

@@ -10,6 +10,22 @@ uint64_t reserved_hash(struct span value)
     return h;
 }
 
+bool reserved_caps_have(struct span words, const char *word)
+{
+    const size_t n = strlen(word);
+    size_t at = 0;
+
+    while (at < words.n) {
+        const uint8_t *space = memchr(words.p + at, ' ', words.n - at);
+        const size_t end = space ? (size_t)(space - words.p) : words.n;
+
+        if (end - at == n && memcmp(words.p + at, word, n) == 0)
+            return true;
+        at = end + 1;
+    }
+    return false;
+}
+
 static bool starts_with(struct span s, const char *prefix, size_t n)
 {
     return s.n >= n && memcmp(s.p, prefix, n) == 0;

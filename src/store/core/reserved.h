@@ -20,10 +20,15 @@
 #define RESERVED_CHANGED  RESERVED_PREFIX "changed/" /* 16 hex digits, "/", wire key */
 
 /* The answer to a GET of the caps key: words with a space between them. */
-#define RESERVED_CAPS_TEXT "changed hosted job2 echo"
+#define RESERVED_CAPS_JOB  "job2" /* it keeps the record of a job */
+#define RESERVED_CAPS_TEXT "changed hosted " RESERVED_CAPS_JOB " echo"
 
 /* The answer to a client that has not proven that it holds the job's secret; with
  * --encrypt there is a second word. */
+/* Whether the word is among them. Words are compared whole, so that later ones may
+ * begin alike. */
+bool reserved_caps_have(struct span words, const char *word);
+
 #define RESERVED_CAPS_SECRET  "secret"
 #define RESERVED_CAPS_ENCRYPT "encrypt"
 

@@ -100,6 +100,12 @@ static void on_synced(void *ctx)
     ((struct side *)ctx)->synced = true;
 }
 
+static bool up(struct side *a, struct side *b)
+{
+    (void)b;
+    return channel_state(a->c) == CHANNEL_UP;
+}
+
 static bool answered(struct side *a, struct side *b)
 {
     (void)b;
@@ -157,8 +163,8 @@ static void test_two_nodes(void **state)
     open_side(&a, "n1");
     open_side(&b, "n2");
     publish(&a, "before there is anybody"); /* kept until it can be sent */
-    channel_attach(a.c, "127.0.0.1", store_server_port(server), true);
-    channel_attach(b.c, "127.0.0.1", store_server_port(server), false);
+    channel_attach(a.c, "127.0.0.1", store_server_port(server), true, false);
+    channel_attach(b.c, "127.0.0.1", store_server_port(server), false, false);
     spin(both_up, &a, &b);
     spin(both_have_note, &a, &b);
     assert_true(channel_node(a.c) != channel_node(b.c));
@@ -228,6 +234,34 @@ static void test_others_out_of_reach(void **state)
     assert_int_equal(uv_loop_close(&loop), 0);
 }
 
+/* A node that has joined by way of a store knows what the store can do, and asks
+ * neither again nor over another connection. */
+static void test_known(void **state)
+{
+    uint64_t requests[2];
+
+    (void)state;
+    for (int known = 0; known < 2; known++) {
+        struct store_server_stats stats;
+        struct store_server *server;
+        struct side a = { 0 };
+
+        uv_loop_init(&loop);
+        server = serve();
+        open_side(&a, "n1");
+        channel_attach(a.c, "127.0.0.1", store_server_port(server), false, known);
+        spin(up, &a, NULL);
+        store_server_stats(server, &stats);
+        requests[known] = stats.requests;
+        channel_close(a.c, on_gone, &a);
+        store_server_close(server, NULL, NULL);
+        uv_run(&loop, UV_RUN_DEFAULT);
+        assert_int_equal(uv_loop_close(&loop), 0);
+    }
+    /* There is no CHECK and no GET; a PONG may have come meanwhile. */
+    assert_true(requests[1] + 1 <= requests[0]);
+}
+
 /* The coordinator's process ends, and another one takes over: the record goes on. */
 static void test_moves(void **state)
 {
@@ -240,13 +274,13 @@ static void test_moves(void **state)
     second = serve();
     open_side(&a, "n1");
     open_side(&b, "n2");
-    channel_attach(a.c, "127.0.0.1", store_server_port(first), false);
+    channel_attach(a.c, "127.0.0.1", store_server_port(first), false, false);
     publish(&a, "one");
     spin(has_note, &a, &b);
     const uint64_t last = channel_record(a.c)->last;
     store_server_close(first, NULL, NULL);
-    channel_attach(a.c, "127.0.0.1", store_server_port(second), false);
-    channel_attach(b.c, "127.0.0.1", store_server_port(second), false);
+    channel_attach(a.c, "127.0.0.1", store_server_port(second), false, false);
+    channel_attach(b.c, "127.0.0.1", store_server_port(second), false, false);
     a.text[0] = '\0';
     publish(&a, "two");
     spin(both_have_note, &a, &b);
@@ -256,11 +290,11 @@ static void test_moves(void **state)
     channel_wait_last(a.c, PATIENCE_MS, on_synced, &a);
     store_server_close(second, NULL, NULL);
     struct store_server *third = serve();
-    channel_attach(b.c, "127.0.0.1", store_server_port(third), false);
+    channel_attach(b.c, "127.0.0.1", store_server_port(third), false, false);
     a.text[0] = b.text[0] = '\0';
     publish(&b, "three");
     spin(has_note, &b, &a);
-    channel_attach(a.c, "127.0.0.1", store_server_port(third), false);
+    channel_attach(a.c, "127.0.0.1", store_server_port(third), false, false);
     spin(both_have_note, &a, &b);
     a.text[0] = '\0';
     publish(&a,
@@ -283,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_two_nodes),
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_others_out_of_reach),
+        cmocka_unit_test(test_known),
         cmocka_unit_test(test_moves),
     };
 
