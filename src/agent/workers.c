@@ -184,8 +184,8 @@ void agent_start_workers(struct agent *a, int64_t attempt)
     if (rc == 0)
         rc = logs_attempt(a->logs, attempt, &err);
     if (rc == 0) {
-        a->oom_kills = cgroup_oom_kills("");
         start_some(a);
+        a->oom_kills = cgroup_oom_kills(""); /* while they come up */
         return;
     }
     agent_fail(a, &err);
