@@ -43,7 +43,7 @@ static const struct field fields[] = {
     RANGED(ROUND, round, -1, JOB_ROUND_MAX),
     RANGED(RANK, rank, -1, JOB_RANKS_MAX),
     RANGED(COUNT, count, -1, JOB_RANKS_MAX),
-    NUMBER(TOTAL, total),
+    RANGED(TOTAL, total, -1, INT64_MAX),
     TEXT_OF(RUN_ID, run_id),
     TEXT_OF(HOST, host),
     TEXT_OF(ADDR, addr),

@@ -1115,6 +1115,8 @@ static void test_ranges(void **state)
         { "a rank", { JOB_RANKS, .rank = JOB_RANKS_MAX }, true },
         { "a rank", { JOB_RANKS, .rank = INT64_MIN }, false },
         { "a count", { JOB_REPORTED, .count = JOB_RANKS_MAX + INT64_C(1) }, false },
+        { "restarts", { JOB_ATTACH, .total = INT64_MAX }, true },
+        { "restarts", { JOB_ATTACH, .total = -2 }, false },
         { "a clock", { JOB_PONG, .mono_us = JOB_CLOCK_MAX }, true },
         { "a clock", { JOB_PONG, .mono_us = INT64_MAX }, false },
         { "a wall clock", { JOB_MOVED, .wall_us = INT64_MIN }, false },
