@@ -163,7 +163,8 @@ void dynamic_cut_off(void *ctx, const char *why)
 {
     struct dynamic_handler *d = ctx;
 
-    if (!is_over(d) && d->core)
+    /* A run of one node has nobody who could go on without it. */
+    if (!is_over(d) && d->core && d->settings.max_nodes > 1)
         shell_feed(&d->shell, (struct life_event){ .kind = LIFE_NEWS,
                                                    .news = RDZV_NEWS_CUT_OFF,
                                                    .code = MUSTER_ECONN,
