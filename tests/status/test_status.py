@@ -144,7 +144,7 @@ def test_bad_input_is_a_sentence(job):
     ):
         done = muster("status", *words, check=False)
         assert done.returncode in (1, 2) and sentence in done.stderr, (words, done.stderr)
-        assert done.stderr.strip().splitlines()[-1].startswith("muster status: error: ")
+        assert done.stderr.strip().splitlines()[0].startswith("muster status: error: ")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
