@@ -54,7 +54,8 @@ struct job_failure {
     uint64_t t;
     int64_t unsure_us; /* of t, as the record says */
     bool echo;         /* because it had lost another worker, and it says so */
-    bool told;         /* after its agent had told it to end */
+    bool met;  /* it had found the others, so that all nodes had begun the round */
+    bool told; /* after its agent had told it to end */
 };
 
 /* The entries that agents have got so far. */

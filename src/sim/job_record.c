@@ -87,7 +87,7 @@ static void check_first(const struct record_entry *e, const struct job_failure *
     for (size_t i = 0; i < j->failure_count; i++) {
         const struct job_failure *o = &j->failures[i];
 
-        if (o->round == f->round && !o->told && !o->echo &&
+        if (o->round == f->round && !o->told && !o->echo && o->met && f->met &&
             (f->echo ||
              o->t + (uint64_t)(o->unsure_us + e->unsure_us) + CLOCK_US < f->t))
             os_fail("rank %" PRId64 " is blamed for round %" PRId64

@@ -223,6 +223,7 @@ void job_worker_ended(struct job_worker *w)
                                   .code = w->process->exit_code,
                                   .t = os.t,
                                   .echo = w->process->exit_code > 0,
+                                  .met = m != NULL,
                                   .told = w->told };
     w->node->idle_t = os.t;
     job_moment();
