@@ -113,7 +113,8 @@ static void check_blame(const struct record_entry *e)
                 (const char *)e->host.p, e->round, e->code, f->rank,
                 the_job->nodes[f->node].machine->name, f->round, f->code);
     f->unsure_us = e->unsure_us;
-    check_time(e, f);
+    if (!os.current->fail_at) /* Without memory, a message is taken a little later. */
+        check_time(e, f);
     if (e->kind != RECORD_FAILED)
         check_first(e, f);
 }
