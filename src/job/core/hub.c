@@ -1099,6 +1099,8 @@ static void translate(const struct hub *h, const struct hub_node *n,
     age = MIN_OF(MAX_OF(age, 0), JOB_CLOCK_MAX);
     if (n->serves_store) {
         unsure = 0;
+        if (m->mono_us > 0) /* Our clock, too, and we may have been stopped since. */
+            at = MIN_OF(m->mono_us, at);
     } else if (n->measured) {
         const int64_t since = (int64_t)(h->now.mono_us - n->measured_us);
 
