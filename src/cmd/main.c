@@ -131,10 +131,10 @@ static void print_unknown(int argc, char **argv)
     const char *word = argv[1];
     struct nearest meant = { 0 };
 
+    fprintf(stderr, "muster: error: unknown command: %s\n", word);
     for (const struct command *c = commands; c->name; c++)
         nearest_try(&meant, span_str(word), c->name);
     nearest_try(&meant, span_str(word), "version");
-    fprintf(stderr, "muster: error: unknown command: %s\n", word);
     if (is_for_run(word)) {
         fputs("muster: did you mean `muster run", stderr);
         for (int i = 1; i < argc && i < 8; i++)
