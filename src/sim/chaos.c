@@ -72,6 +72,9 @@ static void node_fault(struct sim *s, struct sim_node *n, enum sim_fault fault)
         kill_node(s, n);
         return;
     case SIM_STOP:
+        /* A join's time stands still meanwhile: the node could hear nobody. */
+        if (s->t + for_us > n->stopped_t)
+            n->join_by_t += s->t + for_us - MAX_OF(n->stopped_t, s->t);
         n->stopped_t = MAX_OF(n->stopped_t, s->t + for_us);
         n->calm_from_t = MAX_OF(n->calm_from_t, n->stopped_t);
         log_fault(s, n, "is stopped", n->stopped_t);

@@ -687,7 +687,9 @@ static void check_reasons(const struct job *j)
         if (n->exit_code != 0 && !explained && (n->error == 0 || !n->text[0]))
             os_fail("%s ends with %d and does not say why (%d)", n->machine->name,
                     n->exit_code, n->why);
-        if (n->error == MUSTER_EPROTO || n->error == MUSTER_ESTATE)
+        /* A SET that was lost for want of memory looks like a store that keeps nothing.
+         */
+        if ((n->error == MUSTER_EPROTO || n->error == MUSTER_ESTATE) && !j->starved)
             os_fail("%s ends because it cannot read what another node has written: %s",
                     n->machine->name, n->text);
         if (n->why == WHY_SIGNAL && !n->signalled)

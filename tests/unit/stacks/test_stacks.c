@@ -542,7 +542,7 @@ static void a_stuck_loader_is_in_its_ranks_report(void **state)
         struct stack_process *p = &r->processes[i];
         char copy[256];
 
-        snprintf(copy, sizeof copy, "%s", i ? frames[i - 1] : LOADS + 2);
+        snprintf(copy, sizeof copy, "%s", i ? frames[i - 1] : &LOADS[2]);
         add_frames(&s.arena, &t[i], copy, false);
         p->pid = 199 + (int64_t)i;
         p->state = 'S';
