@@ -86,7 +86,7 @@ _muster; printf '%s\\n' "${{COMPREPLY[@]}}\""""
 
 
 def test_bash_completion():
-    assert complete(["muster", "r"]) == ["run"]
+    assert complete(["muster", "r"]) == ["run", "report"]
     assert complete(["muster", "run", "--max"]) == ["--max-restarts"]
     assert complete(["muster", "run", "--start-method", "fork"]) == ["fork", "forkserver"]
     assert complete(["muster", "run", "--numa_binding", "s"]) == ["socket"]

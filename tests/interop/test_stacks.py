@@ -319,8 +319,9 @@ def test_in_a_mixed_group_each_of_our_nodes_tells_of_its_own(tmp_path):
         while not is_listening(port):
             assert clock() < by and theirs.process.poll() is None, theirs.text()
             time.sleep(0.05)
-        with Job(tmp_path, "a", *words, "--hang=4s", CULPRIT, env=env) as a, \
-             Job(tmp_path, "b", *words, "--hang=4s", CULPRIT, env={**env, "VICTIM": "here"}) as b:
+        # A quarter of the time is for reading stacks: with 4 s, a crowded machine does not get them whole.
+        with Job(tmp_path, "a", *words, "--hang=16s", CULPRIT, env=env) as a, \
+             Job(tmp_path, "b", *words, "--hang=16s", CULPRIT, env={**env, "VICTIM": "here"}) as b:
             b.until("likely cause")
             hang = told(b.text())[0]
             assert re.search(r"rank (\d) on \S+ is in sleep \(hang_culprit.py:\d+\)", hang), hang

@@ -31,8 +31,8 @@ def test_what_a_build_lacks_is_in_the_last_line(clone: Path, tmp_path: Path, whe
     assert done.returncode == 1
     said = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
     (ours,) = (line for line in said if "muster cannot be built here: " in line)
-    assert "missing for 'bundle': meson ninja pkg-config libuv" in ours
-    assert "Debian calls it: meson ninja-build" in ours
+    assert "missing for 'bundle': cc meson ninja pkg-config libuv" in ours
+    assert "Debian calls it: gcc meson ninja-build" in ours, ours
     assert "Traceback" not in done.stderr
 
 
