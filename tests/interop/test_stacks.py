@@ -84,7 +84,7 @@ def test_culprits_are_named_and_workers_restarted(tmp_path):
 def test_what_holds_a_rank_up_is_told(tmp_path):
     """The item that a DataLoader's process is stuck in, the C function that keeps the GIL, the collective that the others
     have not called: each is in the report of the hang. Stacks get the time that a crowded machine takes."""
-    kinds = {"stuck_loader": (r"is in .*stuck_loader \(hang_culprit.py:\d+\)",
+    kinds = {"stuck_loader": (r"rank 1 on \S+ is in .*_try_get_data \(torch/utils/data/dataloader.py:\d+\)",
                               r"its process \d+ \(\S+\): .*__getitem__ \(hang_culprit.py:\d+\) <- .*"
                               r"; 5 DataLoader processes wait for work"),
              "gil": (r"is in gil \(hang_culprit.py:\d+\)", r"below Python, with the GIL held: .*sleep \(libc.so.6\)"),
