@@ -330,7 +330,7 @@ static void use_silence(struct coordinator *c)
     c->sessions->away_most =
         (size_t)MIN_OF(MAX_OF(2 * nodes, SESSION_AWAY_LEAST), (uint64_t)AWAY_MOST);
     c->sessions->silent_us =
-        MIN_OF(rdzv_dead_after_ms(&c->settings), MONO_NEVER / 4000) * 1000;
+        MIN_OF(rdzv_session_dead_after_ms(&c->settings), MONO_NEVER / 4000) * 1000;
 }
 
 static void settings_commit(struct settings_before *before)

@@ -167,7 +167,7 @@ static void member_up(struct member *me, struct member_fx *fx, struct now now)
     assert(me->link != LINK_UP && me->link != LINK_WELCOMED);
     me->link = LINK_UP;
     me->heard_ms = now.mono_ms;
-    me->beat_ms = now.mono_ms + rdzv_interval_ms(&me->cfg.settings);
+    me->beat_ms = now.mono_ms + rdzv_session_interval_ms(&me->cfg.settings);
     fence_unanswered(&me->fence);
     fence_sent(&me->fence, now.mono_ms);
     hello(me, fx);
@@ -402,7 +402,7 @@ static void time_out(struct member *me, struct member_fx *fx, struct now now)
 /* A member judges its host as the host judges a node: silent for this long is dead. */
 static uint64_t away_limit_ms(const struct member *me)
 {
-    return MAX_OF(rdzv_dead_after_ms(&me->cfg.settings), 1000u);
+    return MAX_OF(rdzv_session_dead_after_ms(&me->cfg.settings), 1000u);
 }
 
 /* When the host counts as silent. It answers a HELLO at once, and after that each
@@ -410,8 +410,8 @@ static uint64_t away_limit_ms(const struct member *me)
  * can come back in time. */
 static uint64_t silent_at_ms(const struct member *me)
 {
-    const uint64_t dead_ms = rdzv_dead_after_ms(&me->cfg.settings);
-    const uint64_t interval_ms = rdzv_interval_ms(&me->cfg.settings);
+    const uint64_t dead_ms = rdzv_session_dead_after_ms(&me->cfg.settings);
+    const uint64_t interval_ms = rdzv_session_interval_ms(&me->cfg.settings);
 
     if (me->link == LINK_UP)
         return me->heard_ms + MAX_OF(MIN_OF(dead_ms, WELCOME_MS), 1000u);
@@ -442,7 +442,7 @@ static void forgive_absence(struct member *me, struct now now)
     const uint64_t due_ms = member_deadline(me);
     const uint64_t late_ms = now.mono_ms > due_ms ? now.mono_ms - due_ms : 0;
 
-    if (late_ms < rdzv_interval_ms(&me->cfg.settings))
+    if (late_ms < rdzv_session_interval_ms(&me->cfg.settings))
         return;
     /* What came while we were away may have been read just before this timer. */
     me->heard_ms = MIN_OF(me->heard_ms + late_ms, now.mono_ms);
@@ -489,7 +489,7 @@ static void member_timer(struct member *me, struct member_fx *fx, struct now now
     if (me->link == LINK_PAUSED && now.mono_ms >= me->redial_ms)
         member_dial(me, fx);
     if (is_welcomed(me) && now.mono_ms >= me->beat_ms) {
-        me->beat_ms = now.mono_ms + rdzv_interval_ms(&me->cfg.settings);
+        me->beat_ms = now.mono_ms + rdzv_session_interval_ms(&me->cfg.settings);
         fence_sent(&me->fence, now.mono_ms);
         member_send(fx, (struct coord_msg){ .kind = COORD_ALIVE });
     }
@@ -638,8 +638,8 @@ int member_new(const struct member_config *cfg, struct member **out,
     me->beat_ms = me->away_ms = MONO_NEVER;
     me->round = -1;
     me->pause_ms = MEMBER_FIRST_PAUSE_MS;
-    fence_init_beats(&me->fence, rdzv_interval_ms(&cfg->settings),
-                     rdzv_dead_after_ms(&cfg->settings));
+    fence_init_beats(&me->fence, rdzv_session_interval_ms(&cfg->settings),
+                     rdzv_session_dead_after_ms(&cfg->settings));
     me->fence.off |= !cfg->echoes || cfg->settings.max_nodes == 1;
     *out = me;
     return 0;

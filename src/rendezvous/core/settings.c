@@ -82,6 +82,30 @@ uint64_t rdzv_dead_after_ms(const struct rdzv_settings *s)
     return ms_of_seconds(product);
 }
 
+#define SESSION_INTERVAL_S 5
+
+static struct rdzv_settings of_session(const struct rdzv_settings *s)
+{
+    struct rdzv_settings own = *s;
+
+    own.keep_alive_interval_s = MIN_OF(s->keep_alive_interval_s, SESSION_INTERVAL_S);
+    return own;
+}
+
+uint64_t rdzv_session_interval_ms(const struct rdzv_settings *s)
+{
+    const struct rdzv_settings own = of_session(s);
+
+    return rdzv_interval_ms(&own);
+}
+
+uint64_t rdzv_session_dead_after_ms(const struct rdzv_settings *s)
+{
+    const struct rdzv_settings own = of_session(s);
+
+    return rdzv_dead_after_ms(&own);
+}
+
 /* X(word, value, option): what is published. Only our nodes compare it, so the words
  * are our own; messages to people name the options instead. */
 #define WORDS(X)                                                                       \

@@ -47,6 +47,12 @@ int rdzv_settings_check(const struct rdzv_settings *s, struct muster_error *err)
 uint64_t rdzv_dead_after_ms(const struct rdzv_settings *s);
 uint64_t rdzv_interval_ms(const struct rdzv_settings *s);
 
+/* The same between a host and a node of ours: a heartbeat is a few bytes there, so that
+ * it comes every 5 s however seldom the shared state is to be written, and a node that
+ * falls silent is known as early. */
+uint64_t rdzv_session_dead_after_ms(const struct rdzv_settings *s);
+uint64_t rdzv_session_interval_ms(const struct rdzv_settings *s);
+
 /* One line of text for a side key, so that nodes can compare: "min=2 max=4 ...". */
 int rdzv_settings_print(const struct rdzv_settings *s, struct buf *out);
 
