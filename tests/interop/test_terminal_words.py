@@ -73,7 +73,7 @@ def test_pipes_have_torch_s_words(fails):
 def test_advice_is_short_and_never_more_than_two_lines(screen, tmp_path):
     """Nodes without endpoint, secret or a name that resolves have more to be told than that."""
     path = tmp_path / "up.py"
-    path.write_text("print('up', flush=True)")
+    path.write_text("import os\nos.write(1, b'up\\n')\n")  # print() of an unbuffered Python writes twice
     def command():  # each hosts a store of its own: the first job may still serve its own
         return [MUSTER, "run", "--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d", "--node-rank=3", "--rdzv-id=",
                 "--rdzv-conf=last_call_timeout=1", f"--rdzv-endpoint=localhost:{free_port()}", str(path)]
@@ -106,10 +106,10 @@ def test_a_lost_node_is_one_line(screen, tmp_path):
 
 
 STAYS = """
-import signal, time
+import os, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("up", flush=True)
+os.write(1, b"up\\n")
 time.sleep(600)
 """
 
