@@ -551,10 +551,10 @@ static void agent_on_sleep(uv_prepare_t *prepare)
     struct agent *a = prepare->data;
     const uint64_t due =
         a->handler ? a->handler->ops->fence_due(a->handler) : MONO_NEVER;
-    const uint64_t now = clock_mono_ms();
 
     if (due == a->fence_told_ms)
         return;
+    const uint64_t now = clock_mono_ms();
     a->fence_told_ms = due;
     guard_fence(a->guard, due == MONO_NEVER ? UINT64_MAX : due > now ? due - now : 0);
 }

@@ -69,13 +69,9 @@ static void put_summary(struct buf *out, const json_t *status)
     if (lines.n)
         put_str(out, "  its last words:\n");
     while (lines.n) {
-        const uint8_t *end = memchr(lines.p, '\n', lines.n);
-        const size_t n = end ? (size_t)(end - lines.p) : lines.n;
-
         put_str(out, "    ");
-        put_plain(out, span_of(lines.p, n));
+        put_plain(out, take_line(&lines));
         put_str(out, "\n");
-        lines = end ? span_of(end + 1, lines.n - n - 1) : span_of(NULL, 0);
     }
 }
 
@@ -89,12 +85,8 @@ static void put_page(struct buf *out, const json_t *status, struct span summary)
     put_str(out, page_before_table);
     put_str(out, "<pre>");
     for (struct span rest = summary; rest.n;) { /* put_html() has no newlines. */
-        const uint8_t *end = memchr(rest.p, '\n', rest.n);
-        const size_t n = end ? (size_t)(end - rest.p) : rest.n;
-
-        put_html(out, span_of(rest.p, n));
+        put_html(out, take_line(&rest));
         put_str(out, "\n");
-        rest = end ? span_of(end + 1, rest.n - n - 1) : span_of(NULL, 0);
     }
     put_str(out, "</pre>\n<script type=\"application/json\" id=\"told\">");
     for (const char *p = text; p && *p; p++) /* "</script>" must not end it. */

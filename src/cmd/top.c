@@ -687,12 +687,8 @@ static void draw_panel(struct top *t, int y, size_t room)
         from--;
     rest = span_of(from, rest.n - (size_t)(from - rest.p));
     for (size_t i = 1; i < room; i++) {
-        const uint8_t *end = rest.n ? memchr(rest.p, '\n', rest.n) : NULL;
-        const size_t n = end ? (size_t)(end - rest.p) : rest.n;
-
-        put_plain(&b, span_of(rest.p, n));
+        put_plain(&b, take_line(&rest));
         draw_line(t, y++, &b, A_NORMAL);
-        rest = end ? span_of(end + 1, rest.n - n - 1) : span_of(NULL, 0);
     }
     buf_fini(&b);
 }
@@ -754,14 +750,13 @@ static void draw_text(struct top *t)
     put_plain(&b, span_str(t->title));
     draw_line(t, 0, &b, A_UNDERLINE);
     for (int y = 1; y < lines - 1;) {
-        const uint8_t *end = rest.n ? memchr(rest.p, '\n', rest.n) : NULL;
-        const size_t n = end ? (size_t)(end - rest.p) : rest.n;
+        const bool over = rest.n == 0;
+        const struct span line = take_line(&rest);
 
-        if (number++ >= t->text_first || !rest.n) {
-            put_plain(&b, span_of(rest.p, n));
+        if (number++ >= t->text_first || over) {
+            put_plain(&b, line);
             draw_line(t, y++, &b, A_NORMAL);
         }
-        rest = end ? span_of(end + 1, rest.n - n - 1) : span_of(NULL, 0);
     }
     buf_fini(&b);
     draw_foot(t, "q back  up, down, page: move");

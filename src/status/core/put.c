@@ -138,6 +138,15 @@ void put_plain_cut(struct buf *out, struct span text, size_t columns)
         put_str(out, "...");
 }
 
+struct span take_line(struct span *rest)
+{
+    const uint8_t *end = rest->n ? memchr(rest->p, '\n', rest->n) : NULL;
+    const struct span line = span_of(rest->p, end ? (size_t)(end - rest->p) : rest->n);
+
+    *rest = end ? span_of(end + 1, rest->n - line.n - 1) : span_of(NULL, 0);
+    return line;
+}
+
 void put_str(struct buf *out, const char *text)
 {
     (void)buf_append_str(out, text);
