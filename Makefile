@@ -88,8 +88,7 @@ fuzz: ## each parser under libFuzzer, SECONDS=60 each
 
 sim: setup ## SEEDS=10000 random runs of the simulator
 	@ninja -C $(BUILD) muster-sim
-	@$(BUILD)/muster-sim --seeds $(SEEDS)
-	@$(BUILD)/muster-sim --seeds $(SEEDS) --kind job --keep-going
+	@$(BUILD)/muster-sim --seeds $(SEEDS) --keep-going
 
 soak: setup ## MINUTES=5 of kills, stops and cut cables
 	@scripts/deps test

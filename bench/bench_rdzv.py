@@ -4,10 +4,13 @@
 Ours on our store (hosted, and reading and writing the state), ours on torch's store, and
 torch's own handler. Prints a table and appends JSON lines to build/bench/rdzv.jsonl.
 
-    build/venv/bin/python bench/bench_rdzv.py [rounds]
+    build/venv/bin/python bench/bench_rdzv.py [rounds] [--old COMMIT]
+
+With --old our own nodes on our own store alone, those of that commit and of this tree in turns.
 """
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
@@ -18,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/interop"))
 
+import rdzv_nodes  # noqa: E402
+from older import build, in_turns, show_turns  # noqa: E402
 from rdzv_nodes import Node, TorchNode, free_port  # noqa: E402
 from table import Table  # noqa: E402
 
@@ -66,8 +71,25 @@ def timed_torch(at: str, run: str) -> float:
     return took
 
 
+def old_and_new(commit: str, rounds: int) -> None:
+    def play(program: Path) -> dict[str, float]:
+        rdzv_nodes.NODE = program
+        return {"ms": timed_ours("", f"127.0.0.1:{free_port()}", "bench") * 1e3}
+
+    target = "tests/interop/interop_rdzv_node"
+    got = in_turns(build(commit, target), build("", target), rounds, play)
+    show_turns(commit, [("two nodes, last arrival to both having their rank", "{:.2f} ms", got["ms"])])
+
+
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("rounds", type=int, nargs="?", default=5)
+    p.add_argument("--old", metavar="COMMIT")
+    a = p.parse_args()
+    if a.old:
+        old_and_new(a.old, a.rounds)
+        return
+    rounds = a.rounds
     from datetime import timedelta
     from torch.distributed import TCPStore
 

@@ -3,9 +3,13 @@
 
 Prints a table in Markdown, and writes JSON lines to build/bench/scale.jsonl. Alone on the
 machine it takes about two minutes.
+
+`bench/bench_scale.py --old COMMIT [--times 5]` plays rounds of 128, 1,000 and 10,000 nodes and the loss of
+one of 1,000 instead, with the programs of that commit and of this tree in turns.
 """
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -13,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+from older import build, in_turns, show_turns
 from table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,8 +25,8 @@ BENCH = ROOT / "build/muster-bench"
 PYTHON = ROOT / "build/venv/bin/python"
 
 
-def ours(*args: str) -> dict:
-    run = subprocess.run([BENCH, "rdzv", *args], capture_output=True, text=True)
+def ours(*args: str, program: Path = BENCH) -> dict:
+    run = subprocess.run([program, "rdzv", *args], capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"muster-bench rdzv {' '.join(args)}: {run.stderr.strip()}")
     return json.loads(run.stdout.splitlines()[-1])
@@ -82,7 +87,37 @@ def mixed(nodes: int, torch_nodes: int) -> float:
     return max(last, json.loads(out.splitlines()[-1])["seconds"])
 
 
+def old_and_new(commit: str, times: int) -> None:
+    programs = build(commit, "muster-bench"), build("", "muster-bench")
+    rows = []
+
+    def add(nodes: str, figures: list[tuple[str, str, str, float]], *args: str) -> None:
+        got = in_turns(*programs, times, lambda program: ours("--nodes", nodes, *args, program=program))
+        for work, field, form, scale in figures:
+            a, b, ratio = got[field]
+            rows.append((work, form, (a * scale, b * scale, ratio)))
+
+    add("128", [("a round of 128 nodes", "seconds", "{:.1f} ms", 1e3)])
+    add("1000", [("1,000 nodes, first join to last rank", "seconds", "{:.1f} ms", 1e3),
+                 ("the same, the host's CPU", "host_cpu_seconds", "{:.1f} ms", 1e3),
+                 ("1,000 nodes, all once more", "again_seconds", "{:.1f} ms", 1e3),
+                 ("1,000 nodes, one lost by reset: the others told", "lost_seconds", "{:.1f} ms", 1e3),
+                 ("requests for each of 1,000 nodes", "operations", "{:.2f}", 1e-3),
+                 ("bytes for each of 1,000 nodes", "bytes", "{:.0f}", 1e-3)], "--rounds", "2", "--lose")
+    add("10000", [("10,000 nodes, first join to last rank", "seconds", "{:.2f} s", 1),
+                  ("the same, the host's CPU", "host_cpu_seconds", "{:.2f} s", 1),
+                  ("10,000 nodes, the host's memory", "host_peak_kb", "{:.0f} kB", 1)])
+    show_turns(commit, rows)
+
+
 def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--old", metavar="COMMIT")
+    p.add_argument("--times", type=int, default=5)
+    a = p.parse_args()
+    if a.old:
+        old_and_new(a.old, a.times)
+        return
     out = ROOT / "build/bench"
     out.mkdir(parents=True, exist_ok=True)
     table = Table()

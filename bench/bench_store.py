@@ -7,6 +7,8 @@ generator never sleeps: what it takes to wake it is not a property of any server
 once and short, to see that everything works; `--realtime`, as root, keeps other work of
 the machine out. The table at the end is the summary. JSON lines: build/bench/store.jsonl;
 docs/PERFORMANCE.md says what limits what.
+
+`--old COMMIT` puts the store of that commit in the peers' place, and shows rates and processor time alone.
 """
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ import time
 from dataclasses import dataclass
 
 import store_peers as peers
+from older import build, in_turns, show_turns
 from store_peers import ROOT, Dns, Server, bench, crowd, load, start
 
 CONNS = (1, 16, 256, 1000)
@@ -217,6 +220,19 @@ def starts(report: Report, times: int) -> None:
                b / a, goal=200)
 
 
+def old_and_new(commit: str, times: int, seconds: float, ops: list[str]) -> None:
+    rows = []
+    programs = build(commit), build("")
+    with contextlib.ExitStack() as stack:
+        servers = {p: stack.enter_context(Server("muster", [str(p), *peers.OURS_ARGV[1:]])) for p in programs}
+        for op in ops:
+            for conns in CONNS:
+                got = in_turns(*programs, times, lambda p: load(servers[p], op, conns, seconds))
+                rows.append((f"{op.upper()}, {conns} connection{'s' if conns > 1 else ''}", "{:,.0f}/s", got["rate"]))
+                rows.append(("  server CPU for each", "{:.2f} us", got["cpu_us"]))
+    show_turns(commit, rows)
+
+
 def main() -> int:
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--quick", action="store_true")
@@ -224,6 +240,7 @@ def main() -> int:
     ap.add_argument("--seconds", type=float)
     ap.add_argument("--ops", default="add,get,check")
     ap.add_argument("--realtime", action="store_true", help=peers.realtime.__doc__)
+    ap.add_argument("--old", metavar="COMMIT")
     ap.add_argument("--rows", default="load,crowd,dns,memory,start")
     a = ap.parse_args()
     times = a.times or (1 if a.quick else 9)
@@ -231,6 +248,9 @@ def main() -> int:
     rows = a.rows.split(",")
     if a.realtime:
         peers.realtime()
+    if a.old:
+        old_and_new(a.old, times, seconds, a.ops.split(","))
+        return 0
     report, dns = Report(), Dns()
     if "load" in rows:
         loads(report, dns, times, seconds, a.ops.split(","))

@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include "rdzv.h"
 #include "rendezvous/core/settings.h"
-#include "rendezvous/member_driver.h"
+#include "rendezvous/seat_session.h"
 
 /* As many reports as a pipe takes whole, whoever else writes to it. */
 #define BATCH (4096 / sizeof(struct rdzv_report))
@@ -17,7 +17,7 @@ struct crew;
 
 struct node {
     struct crew *crew;
-    struct member_driver *member;
+    struct session *session;
     bool lost_notified;
 };
 
@@ -85,13 +85,13 @@ static void on_order(uv_poll_t *p, int status, int events)
     if (read(c->orders, &order, 1) != 1 || order == 'q')
         _exit(0);
     if (order == 'k') {
-        member_driver_close(c->nodes[0].member, NULL, NULL);
-        c->nodes[0].member = NULL;
+        seat_session_close(c->nodes[0].session, NULL, NULL);
+        c->nodes[0].session = NULL;
         return;
     }
     c->round++;
     for (long i = 0; i < c->count; i++)
-        member_driver_request(c->nodes[i].member, RDZV_EV_JOIN);
+        seat_session_request(c->nodes[i].session, RDZV_EV_JOIN);
 }
 
 static void open_nodes(struct crew *c, const struct rdzv_options *o, long first)
@@ -105,15 +105,20 @@ static void open_nodes(struct crew *c, const struct rdzv_options *o, long first)
         _exit(3);
     }
     for (long i = 0; i < c->count; i++) {
-        struct member_config cfg = { .run_id = "bench",
-                                     .auth = auth,
-                                     .self = { span_str("bench"), first + i, 0 },
-                                     .nonce = (uint64_t)(first + i) };
+        struct seat_opts opts = { .loop = &c->loop,
+                                  .run_id = "bench",
+                                  .self = { span_str("bench"), first + i, 0 },
+                                  .nonce = (uint64_t)(first + i),
+                                  .rank_order_key = -1,
+                                  .auth = auth,
+                                  .host = o->host,
+                                  .port = o->port,
+                                  .cb = on_told,
+                                  .ctx = &c->nodes[i] };
 
-        rdzv_settings_init(&cfg.settings, o->nodes + o->more, o->nodes + o->more);
+        rdzv_settings_init(&opts.settings, o->nodes + o->more, o->nodes + o->more);
         c->nodes[i].crew = c;
-        if (member_driver_open(&c->loop, &cfg, o->host, o->port, on_told, &c->nodes[i],
-                               &c->nodes[i].member, &err) < 0) {
+        if (seat_session_open(NULL, &opts, &c->nodes[i].session, &err) < 0) {
             fprintf(stderr, "muster-bench: %s\n", err.text);
             _exit(3);
         }

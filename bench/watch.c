@@ -1,5 +1,5 @@
 /* watch.c - `muster-bench watch --nodes N`: a job of many nodes with a page. This
- * process is the node of the coordinator: a store, the job channel, the status and its
+ * process is the node of the coordinator: a store, the session, the status and its
  * HTTP, as an agent has them; a child plays all other nodes, each on a connection of
  * its own, which say who they are and answer what they are asked. Prints the page's
  * address and its own process number; ends when stdin does. */
@@ -13,15 +13,15 @@
 
 #include "base/mem.h"
 #include "bench.h"
-#include "job/channel.h"
-#include "job/core/job_wire.h"
+#include "job/core/wire.h"
 #include "job/run_clock.h"
+#include "job/session.h"
 #include "loop/clock.h"
 #include "status/http.h"
 #include "status/status.h"
+#include "store/extension.h"
 #include "store/push_session.h"
 #include "store/server.h"
-#include "store/tenant.h"
 
 #define RUN_ID  "bench"
 #define WORKERS 8u
@@ -72,12 +72,12 @@ struct peer {
     bool away; /* the connection broke: it comes back, as an agent does */
 };
 
-static void say(struct peer *p, const struct job_msg *m)
+static void say(struct peer *p, const struct run_msg *m)
 {
     struct buf b;
 
-    buf_init(&b, JOB_MAX);
-    if (job_encode(&b, m) < 0)
+    buf_init(&b, WIRE_MAX);
+    if (msg_encode(&b, m) < 0)
         die("a message does not fit");
     push_session_send(p->session, buf_span(&b));
     buf_fini(&b);
@@ -89,10 +89,11 @@ static void peer_up(void *ctx)
     char host[32];
 
     (void)snprintf(host, sizeof host, "node%lld", (long long)p->number);
-    say(p, &(struct job_msg){ .kind = JOB_ATTACH,
+    say(p, &(struct run_msg){ .kind = MSG_HELLO,
+                              .flags = MSG_RECORD,
                               .run_id = span_str(RUN_ID),
                               .host = span_str(host),
-                              .addr = span_str("10.0.0.1"),
+                              .where = span_str("10.0.0.1"),
                               .pid = 999,
                               .nproc = WORKERS,
                               .nonce = (uint64_t)p->number + 1 });
@@ -102,7 +103,7 @@ static void connect_next(struct crowd *c);
 
 static void say_ranks(struct peer *p)
 {
-    say(p, &(struct job_msg){ .kind = JOB_RANKS,
+    say(p, &(struct run_msg){ .kind = MSG_RANKS,
                               .rank = p->number * (int64_t)WORKERS,
                               .count = WORKERS,
                               .total = (int64_t)p->crowd->count + 1 });
@@ -134,25 +135,25 @@ static bool peer_msg(void *ctx, struct span bytes, struct muster_error *err)
     struct peer *p = ctx;
     struct worker_status workers[WORKERS];
     const struct run_now now = run_clock();
-    struct job_msg m;
+    struct run_msg m;
 
-    if (job_decode(bytes, &m, err) < 0)
+    if (msg_decode(bytes, &m, err) < 0)
         return false;
-    if (m.kind == JOB_PING)
-        say(p, &(struct job_msg){ .kind = JOB_PONG,
+    if (m.kind == MSG_PING)
+        say(p, &(struct run_msg){ .kind = MSG_BEAT,
                                   .seq = m.seq,
                                   .mono_us = (int64_t)now.mono_us,
                                   .wall_us = now.wall_us });
-    if (m.kind == JOB_ATTACHED)
+    if (m.kind == MSG_WELCOME)
         on_attached(p);
-    if (m.kind == JOB_QUESTION) {
+    if (m.kind == MSG_QUESTION) {
         const struct node_status n = facts(workers, p->number);
         struct buf b;
 
-        buf_init(&b, CHANNEL_ANSWER_MAX);
+        buf_init(&b, SESSION_ANSWER_MAX);
         node_status_encode(&b, &n);
-        say(p, &(struct job_msg){
-                   .kind = JOB_ANSWER, .seq = m.seq, .bytes = buf_span(&b) });
+        say(p, &(struct run_msg){
+                   .kind = MSG_ANSWER, .seq = m.seq, .bytes = buf_span(&b) });
         buf_fini(&b);
     }
     return true;
@@ -173,8 +174,8 @@ static void connect_peer(struct peer *p)
     const struct push_session_opts opts = { .host = "127.0.0.1",
                                             .port = p->crowd->port,
                                             .timeout_ms = 600000,
-                                            .key = JOB_KEY,
-                                            .max = JOB_MAX };
+                                            .key = WIRE_KEY,
+                                            .max = WIRE_MAX };
 
     if (push_session_open(&p->crowd->loop, &opts, &cbs, p, &p->session, NULL) < 0)
         die("no connection");
@@ -225,7 +226,7 @@ static void be_crowd(size_t count, uint16_t port, int tell)
 struct host {
     uv_loop_t loop;
     size_t nodes;
-    struct channel *channel;
+    struct session *session;
     struct node_status own;
     struct worker_status workers[WORKERS];
     int64_t began_us;
@@ -247,7 +248,6 @@ static void describe(void *ctx, struct job_input *in)
                               .host = "node0",
                               .addr = "10.0.0.1",
                               .agent_pid = getpid(),
-                              .nproc = WORKERS,
                               .own = &h->own };
 }
 
@@ -258,7 +258,7 @@ static void on_all_here(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     uv_poll_stop(poll);
-    channel_ranks(h->channel, 0, 0, WORKERS, (int64_t)h->nodes, false);
+    session_ranks(h->session, 0, 0, WORKERS, (int64_t)h->nodes, false);
 }
 
 static void on_stdin(uv_poll_t *poll, int status, int events)
@@ -292,7 +292,7 @@ int bench_watch(int argc, char **argv)
     uv_loop_init(&h.loop);
     h.began_us = clock_now().wall_us;
     store_server_opts_init(&server_opts);
-    server_opts.tenant = &run_tenant;
+    server_opts.extension = &run_extension;
     server_opts.bind = "127.0.0.1";
     if (store_server_open(&h.loop, &server_opts, &server, &err) != 0)
         die(err.text);
@@ -302,7 +302,7 @@ int bench_watch(int argc, char **argv)
     const pid_t crowd = fork();
     if (crowd == 0)
         be_crowd(h.nodes - 1, port, tell[1]);
-    const struct channel_opts channel_opts = { .loop = &h.loop,
+    const struct session_opts session_opts = { .loop = &h.loop,
                                                .run_id = RUN_ID,
                                                .host = "node0",
                                                .addr = "10.0.0.1",
@@ -313,13 +313,13 @@ int bench_watch(int argc, char **argv)
     const struct status_opts status_opts = { .loop = &h.loop,
                                              .describe = describe,
                                              .ctx = &h };
-    if (channel_open(&channel_opts, &h.channel, &err) != 0 ||
+    if (session_open(&session_opts, &h.session, &err) != 0 ||
         status_open(&status_opts, &status, &err) != 0 ||
-        status_set_channel(status, h.channel) != 0 ||
+        status_set_session(status, h.session) != 0 ||
         http_address_parse("127.0.0.1:0", &at, &err) != 0 ||
         status_http_open(&h.loop, status, &at, "", &http, &err) != 0)
         die(err.text);
-    channel_attach(h.channel, "127.0.0.1", port, true, true);
+    session_attach(h.session, "127.0.0.1", port, true, true);
     uv_poll_init(&h.loop, &here, tell[0]);
     here.data = &h;
     uv_poll_start(&here, UV_READABLE, on_all_here);

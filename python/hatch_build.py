@@ -20,13 +20,15 @@ from typing import Any
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+    from hatchling.metadata.plugin.interface import MetadataHookInterface
 except ImportError:  # only version() is wanted
-    BuildHookInterface = object
+    BuildHookInterface = MetadataHookInterface = object
 
 LIBC = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "ld-linux")
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE / "native" if (HERE / "native").is_dir() else HERE.parent
 CROSS = Path(os.environ["MUSTER_CROSS"]).resolve() if "MUSTER_CROSS" in os.environ else None
+LOCAL = NATIVE / "build/root"  # what packaging/local has unpacked, if anything
 MACHINES = {62: "x86_64", 183: "aarch64"}  # by the number in an ELF file
 
 
@@ -36,11 +38,16 @@ def version() -> str:
     return match[1]
 
 
+def published(key: str) -> str:
+    """What packaging/published says."""
+    match = re.search(rf"^{key}: (.*)", (NATIVE / "packaging/published").read_text(), re.M)
+    assert match, f"packaging/published states the {key}"
+    return match[1]
+
+
 def missing() -> str:
     """What a build lacks here, and the line that installs it; "" if nothing."""
     deps = NATIVE / "scripts/deps"
-    if not deps.is_file():  # an sdist
-        return ""
     done = subprocess.run([str(deps), "--check", "bundle"], capture_output=True, text=True)
     return done.stderr.strip().replace("deps: ", "") if done.returncode else ""
 
@@ -63,7 +70,8 @@ def machine(binary: Path) -> str:
 def beside_it(library: Path) -> dict[str, str]:
     """The shared libraries that this one needs beside libc: name -> file."""
     if CROSS is None:
-        found = re.findall(r"(\S+) => (/\S+)", run("ldd", str(library)))
+        local = "LD_LIBRARY_PATH=" + ":".join(map(str, LOCAL.glob("**/lib/*-linux-gnu")))
+        found = re.findall(r"(\S+) => (/\S+)", run("env", local, "ldd", str(library)))
         return {name: path for name, path in found if not name.startswith(LIBC)}
     out: dict[str, str] = {}
     todo = [str(library)]
@@ -172,18 +180,18 @@ def lower(path: Path) -> None:
 
 def notices(files: list[str]) -> dict[str, str]:
     """Licences of the libraries inside, as Debian states them: file -> place in the wheel."""
-    root = str(CROSS / "root") if CROSS else ""
-    if CROSS:
-        own = {f.removeprefix(root) for f in files}
-        lines = (CROSS / "owners").read_text().splitlines()
-        names = sorted({n for n, f in (line.split(": ", 1) for line in lines) if f in own})
-    elif shutil.which("dpkg"):
+    root, owned = (CROSS / "root", CROSS / "owners") if CROSS else (LOCAL, LOCAL / "owners")
+    paths: dict[str, str] = {}
+    if owned.is_file():
+        own = {f.removeprefix(str(root)) for f in files}
+        lines = owned.read_text().splitlines()
+        names = {n for n, f in (line.split(": ", 1) for line in lines) if f in own}
+        paths = {f"{root}/usr/share/doc/{name}/copyright": name for name in names}
+    if not CROSS and shutil.which("dpkg"):
         owners = subprocess.run(["dpkg", "-S", *files], capture_output=True, text=True).stdout
-        names = sorted({line.split(":")[0] for line in owners.splitlines()})
-    else:
-        return {}
-    paths = {f"{root}/usr/share/doc/{name}/copyright": name for name in names}
-    return {path: f"share/doc/muster/{name}.copyright" for path, name in paths.items()
+        names = {line.split(":")[0] for line in owners.splitlines()}
+        paths |= {f"/usr/share/doc/{name}/copyright": name for name in names}
+    return {path: f"share/doc/muster/{name}.copyright" for path, name in sorted(paths.items())
             if Path(path).is_file()}
 
 
@@ -192,6 +200,14 @@ def inside(work: Path, beside: list[str]) -> list[str]:
     linked = re.findall(r"(/\S+\.a)\b", (work / "build.ninja").read_text())
     found = {str(Path(f).resolve()) for f in (*beside, *linked) if not f.startswith(str(work))}
     return sorted(found | {f.removeprefix("/usr") for f in found})  # one of a merged /usr
+
+
+class CustomMetadataHook(MetadataHookInterface):  # type: ignore[misc]
+    def update(self, metadata: dict[str, Any]) -> None:
+        metadata["authors"] = [{"name": published("maintainer").partition(" <")[0]}]
+        home = published("home")
+        metadata["urls"] = {} if home == "none" else {
+            "Homepage": home, "Source": home, "Changes": f"{home}/blob/main/CHANGES.md"}
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
@@ -203,6 +219,8 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         if not CROSS and (lacks := missing()):
             # The last line of what pip shows of us; no trace of calls above it.
             sys.exit(f"muster cannot be built here: {lacks}".replace("\n", "; "))
+        os.environ["PATH"] = f"{LOCAL}/bin:{os.environ['PATH']}"
+        os.environ["MUSTER_WHEEL"] = "1"  # see packaging/local
         work = HERE / "build" if NATIVE.name == "native" else NATIVE / "build" / "bundle"
         if CROSS:
             work = CROSS / "bundle"

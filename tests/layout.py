@@ -8,6 +8,8 @@ for each rule that is broken:
   - includes between the rooms of src/ (its folders, each with its core) form no cycle, and
     each path is written from src/;
   - no room includes the `_int.h` of another;
+  - no function has more than 7 parameters and no struct more than 50 fields, but for options,
+    signatures that are given (libraries' callbacks, the public API) and the few in TOO_LARGE;
   - no folder has more than 50 files, and at most 22 headers are called `_int.h`;
   - the keys of --rdzv-conf are read by way of their table, rendezvous/core/conf_table.c;
   - unit tests lie in a folder that is named after a room;
@@ -22,6 +24,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 FULL, SHARED = 50, 22
+PARAMETERS, FIELDS = 7, 50
+GIVEN = {"http_on_request", "no_debuginfo", "__wrap_gethostbyaddr_r",  # callbacks of libraries, calls of libc
+         "muster_params_new", "muster_store_compare_set", "set", "etcd_state_set",  # muster/*.h
+         "options"}  # a field for each option
+# May only become fewer.
+TOO_LARGE = {"auth_server_open", "auth_client_answer", "blocking_call_run", "params_init", "async_store_compare_set",
+             "async_store_multi_set", "call_list", "attempt_start", "agent", "c10d", "rdzv"}
 
 
 def is_core(path: Path) -> bool:
@@ -70,6 +79,47 @@ def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
         if node not in index:
             visit(node)
     return found
+
+
+def plain(source: str) -> str:
+    """Without comments, texts and preprocessor lines."""
+    source = re.sub(r"/\*.*?\*/", " ", source, flags=re.S)
+    source = re.sub(r'"(?:\\.|[^"\\])*"', '""', source)
+    return re.sub(r"^#(?:[^\n]*\\\n)*[^\n]*$", "", source, flags=re.M)
+
+
+def parts(text: str) -> int:
+    """How many there are between the commas that are not in brackets."""
+    depth, count = 0, 1
+    for c in text:
+        depth += (c in "([{") - (c in ")]}")
+        count += c == "," and depth == 0
+    return count
+
+
+def struct_body(text: str, start: int) -> str:
+    depth, at = 1, start
+    while depth and at < len(text):
+        depth += (text[at] == "{") - (text[at] == "}")
+        at += 1
+    return text[start:at - 1]
+
+
+def sizes(source: str) -> list[tuple[str, int, int, str]]:
+    """Each function's parameters and each struct's fields: name, how many, how many may be, of what."""
+    text = plain(source)
+    function = r"^[a-zA-Z_][\w\s*]*?[\s*](\w+)\(((?:[^()]|\([^()]*\))*)\)\s*(?:__attribute__\(\(.*?\)\)\s*)?[{;]"
+    found = [(m[1], parts(m[2]), PARAMETERS, "parameters") for m in re.finditer(function, text, re.M)]
+    for m in re.finditer(r"\bstruct (\w+)\s*\{", text):
+        members = [re.sub(r".*\{", "", d.replace("}", ""), flags=re.S).strip() for d in struct_body(text, m.end()).split(";")]
+        found.append((m[1], sum(parts(d) for d in members if d), FIELDS, "fields"))
+    return found
+
+
+def too_large(sources: list[Path]) -> list[str]:
+    return [f"{path.relative_to(ROOT)}: {name} has {n} {what}, at most {most} may be: give it a struct of its own"
+            for path in sources for name, n, most, what in sizes(path.read_text())
+            if n > most and name not in GIVEN | TOO_LARGE]
 
 
 def promises() -> list[str]:
@@ -133,7 +183,7 @@ def broken(core_sources: set[Path]) -> list[str]:
     for path in sorted((ROOT / "tests/unit").iterdir()):
         if path.is_dir() and path.name not in rooms:
             out.append(f"tests/unit/{path.name}: there is no room src/{path.name}")
-    return out + promises()
+    return out + too_large(sources) + promises()
 
 
 def start_files() -> list[str]:

@@ -5,7 +5,13 @@
  * If a pointer is NULL that must not be, it returns MUSTER_EINVAL; a function that
  * cannot fail then does nothing, or returns "", 0 or NULL. A caller that does not want
  * a result (*value, *count) may pass NULL for it, but not for an object that the
- * function makes (*out), unless the function's comment allows it. */
+ * function makes (*out), unless the function's comment allows it.
+ *
+ * MUSTER_ENOMEM is final for the object that met it: every later call on that object
+ * may return it, too, and the caller can only close it. It changes no other object, and
+ * the library never exits for want of memory. Only what has its size from the caller
+ * fails alone: if there is no memory for the keys and values of a call, that call has
+ * changed nothing, and the object stays usable. */
 #ifndef MUSTER_ERROR_H
 #define MUSTER_ERROR_H
 

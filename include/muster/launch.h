@@ -9,7 +9,8 @@
  *
  * The call blocks until this node's part of the job is over. It forks, so a program
  * with threads should make the call before it starts them, or use a command as entry.
- */
+ * If memory runs out, this node's part ends in good order: its workers are ended, the
+ * other nodes are told, and the call returns MUSTER_ENOMEM. */
 #ifndef MUSTER_LAUNCH_H
 #define MUSTER_LAUNCH_H
 

@@ -18,7 +18,10 @@
  * A handler does not survive fork(). In the child its functions fail with
  * MUSTER_EINVAL, is_closed and num_nodes_waiting return 0, cancel does nothing, and
  * free only frees memory, so nothing that the child does disturbs the parent's handler.
- */
+ *
+ * If memory runs out inside a handler, that is the end of it: a call that waits, or the
+ * news MUSTER_NEWS_BACKEND, says so, and from then on next(), set_closed() and
+ * shutdown() return MUSTER_ENOMEM. Free it, and open another one if you can. */
 #ifndef MUSTER_RENDEZVOUS_H
 #define MUSTER_RENDEZVOUS_H
 

@@ -9,10 +9,11 @@
  * has passed, the call returns MUSTER_ETIMEDOUT and the store stays usable.
  * Other errors: MUSTER_EHANGUP if the server closed the connection, or stayed silent
  * for so long after a timed-out wait that the connection was given up; every further
- * call on this store fails then. MUSTER_EPROTO if the server broke the protocol,
- * MUSTER_EINVAL if an argument is wrong, MUSTER_ENOTSUP if this kind of store does not
- * have the operation, and MUSTER_ENOMEM. The texts name the operation, the key and the
- * address.
+ * call on this store fails then. MUSTER_ENOMEM if there was no memory for the call's
+ * keys and values, which is harmless, or for what has been sent or is on its way here:
+ * every further call fails then, too. MUSTER_EPROTO if the server broke the protocol,
+ * MUSTER_EINVAL if an argument is wrong, and MUSTER_ENOTSUP if this kind of store does
+ * not have the operation. The texts name the operation, the key and the address.
  *
  * A store may be used from several threads at once. Its calls share one connection:
  * while one of them waits for a key, the others wait too, each at most until its own

@@ -1,6 +1,25 @@
 /* agent.c - see agent.h. Callbacks post events, agent_pump() feeds them to the core,
  * agent_perform() is the only switch over its effects. What a run opens and closes, and
- * its result, is at the end of this file. */
+ * its result, is at the end of this file.
+ *
+ * Who brings events: workers.c (the guard: started, exited, empty), job.c (the job's
+ * coordinator), rank_exchange.c (ranks, the exit barrier), signals.c, worker_health.c,
+ * hang.c, serve.c, and here the rendezvous and the clock. They post and then pump; a
+ * post from within agent_perform() is fed when that effect is done, never in the middle
+ * of it.
+ *
+ * How a run lives. The guard is forked first, while this process has neither loop nor
+ * threads. Then all parts are opened (open_all), BEGIN is posted as soon as the
+ * machine's name and the job's own etcd are there, if either is wanted, and the loop
+ * runs until FINISH. close_all() closes in an order in which nobody calls what is gone:
+ * what asks others first, the guard while we clean up, the handler and the logs last.
+ *
+ * What a loss does. The guard gone: all workers count as killed, and the run fails. The
+ * store or the coordinator gone: see the core. This process stopped: the guard ends the
+ * workers when the others would begin without them (agent_on_sleep). This process
+ * killed: the guard sees its pipe closed and ends all that is below it. No memory: what
+ * a step needs is reserved at the start, so no event is lost for lack of it; whatever
+ * cannot open ends the run. */
 #include "agent/agent.h"
 #include "agent/agent_int.h"
 #include "base/err.h"
@@ -8,6 +27,7 @@
 #include "base/mem.h"
 #include "launch/mpi.h"
 #include "launch/script.h"
+#include "loop/blocking_call.h"
 #include "loop/clock.h"
 #include "rendezvous/local_identity.h"
 #include <assert.h>
@@ -18,6 +38,18 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+
+struct agent_driver {
+    struct agent_core_event *queue; /* owned: a ring of events not yet fed */
+    size_t queue_size, queued, queue_head;
+    bool pumping;
+    struct agent_core_fx_list fx, spare_fx; /* what a step led to; the other one */
+    uv_timer_t timer;
+    uv_prepare_t before_sleep;    /* tells the guard until when our workers may run */
+    uint64_t fence_told_ms;       /* which time it was told; MONO_NEVER: none */
+    struct blocking_call *naming; /* under way */
+    struct agent_core_fx last;    /* how it ends */
+};
 
 /* --- events in -------------------------------------------------------------------- */
 
@@ -37,19 +69,19 @@ static int reserve_events(struct agent *a, struct muster_error *err)
 {
     const size_t nproc = (size_t)a->config->nproc;
 
-    a->queue_size = 64 + 2 * nproc;
-    a->queue = mem_calloc(a->queue_size, sizeof *a->queue);
-    if (!a->queue || agent_core_fx_reserve(&a->core, &a->fx) < 0 ||
-        agent_core_fx_reserve(&a->core, &a->spare_fx) < 0)
+    a->driver->queue_size = 64 + 2 * nproc;
+    a->driver->queue = mem_calloc(a->driver->queue_size, sizeof *a->driver->queue);
+    if (!a->driver->queue || agent_core_fx_reserve(&a->core, &a->driver->fx) < 0 ||
+        agent_core_fx_reserve(&a->core, &a->driver->spare_fx) < 0)
         return err_nomem(err);
     return 0;
 }
 
-static void step(struct agent *a, struct agent_core_event ev)
+static void agent_feed(struct agent *a, struct agent_core_event ev)
 {
     ev.now = now_of(a);
-    assert(a->fx.count == 0);
-    const int rc = agent_core_step(&a->core, &ev, &a->fx);
+    assert(a->driver->fx.count == 0);
+    const int rc = agent_core_step(&a->core, &ev, &a->driver->fx);
 
     assert(rc == 0); /* reserve_events has made room. */
     (void)rc;
@@ -60,8 +92,10 @@ void agent_post(struct agent *a, enum agent_core_event_kind kind, int64_t worker
 {
     const struct agent_core_event ev = { .kind = kind, .worker = worker, .code = code };
 
-    assert(a->queued < a->queue_size);
-    a->queue[(a->queue_head + a->queued++) % a->queue_size] = ev;
+    assert(a->driver->queued < a->driver->queue_size);
+    a->driver
+        ->queue[(a->driver->queue_head + a->driver->queued++) % a->driver->queue_size] =
+        ev;
 }
 
 void agent_fail(struct agent *a, const struct muster_error *why)
@@ -73,18 +107,8 @@ void agent_fail(struct agent *a, const struct muster_error *why)
 
 /* --- the rendezvous --------------------------------------------------------------- */
 
-/* Tells how long the phase took, and begins the next. */
-static void record_phase(struct agent *a, const char *state)
-{
-    const uint64_t now = uv_hrtime();
-
-    if (state)
-        agent_event(a, state, (double)(now - a->phase_began_ns) / 1e6, NULL);
-    a->phase_began_ns = now;
-}
-
-static void on_joined(void *ctx, int status, const struct rdzv_round *round,
-                      const struct muster_error *err)
+static void agent_on_joined(void *ctx, int status, const struct rdzv_round *round,
+                            const struct muster_error *err)
 {
     struct agent *a = ctx;
 
@@ -96,7 +120,7 @@ static void on_joined(void *ctx, int status, const struct rdzv_round *round,
     if (status == MUSTER_ECANCELED)
         return;
     if (status == 0) {
-        record_phase(a, "RENDEZVOUS");
+        agent_event_lap(a, "RENDEZVOUS");
         agent_post(a, AGENT_EV_JOINED, 0, 0);
     } else {
         agent_fail(a, err);
@@ -118,28 +142,29 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
 
     switch (news) {
     case RDZV_NEWS_WAITING:
-        agent_post(a, AGENT_EV_CHANGED, 0, 0);
+        agent_post(a, AGENT_EV_NODE_WAITS, 0, 0);
         break;
     case RDZV_NEWS_LOST:
-        agent_post(a, AGENT_EV_LOST, 0, 0);
+        agent_post(a, AGENT_EV_NODE_LOST, 0, 0);
         break;
     case RDZV_NEWS_MOVED_ON:
-        agent_post(a, AGENT_EV_MOVED_ON, 0, 0);
+        agent_post(a, AGENT_EV_NEXT_ROUND, 0, 0);
         break;
     case RDZV_NEWS_DESERTED:
-        agent_post(a, AGENT_EV_DESERTED, 0, 0);
+        agent_post(a, AGENT_EV_BARRIER_SHORT, 0, 0);
         break;
     case RDZV_NEWS_EVICTED:
-        note(a->opts.log, NOTE_WARN, AT_AGENT,
-             "%s: the workers of this node are ended, and it joins again", err->text);
+        log_line(a->log, LOG_WARN, AT_AGENT,
+                 "%s: the workers of this node are ended, and it joins again",
+                 err->text);
         agent_post(a, AGENT_EV_EVICTED, 0, 0);
         break;
     case RDZV_NEWS_CUT_OFF:
     case RDZV_NEWS_BACKEND:
         if (waits_for_majority(a)) {
             if (a->core.phase != AGENT_JOINING)
-                note(
-                    a->opts.log, NOTE_WARN, AT_AGENT,
+                log_line(
+                    a->log, LOG_WARN, AT_AGENT,
                     "%s\nThis node is cut off from etcd's majority, and the others may "
                     "go on without it: its workers are ended, and it waits to be "
                     "taken back.",
@@ -159,16 +184,16 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
     agent_pump(a);
 }
 
-static void on_left(void *ctx, int status, const struct muster_error *err)
+static void agent_on_left(void *ctx, int status, const struct muster_error *err)
 {
     struct agent *a = ctx;
 
     /* As since torch 2.14, this never hides the result. Most often
      * another node has left before us, which is fine. */
     if (status < 0)
-        note(a->opts.log, NOTE_INFO, AT_AGENT,
-             "Error shutting down rendezvous handler: %s",
-             err ? err->text : muster_code_text(status));
+        log_line(a->log, LOG_INFO, AT_AGENT,
+                 "Error shutting down rendezvous handler: %s",
+                 err ? err->text : muster_code_text(status));
     agent_post(a, AGENT_EV_LEFT, 0, 0);
     agent_pump(a);
 }
@@ -179,19 +204,19 @@ static void on_place_returned(void *ctx, int status, const struct muster_error *
 
     (void)status;
     (void)err;
-    a->handler->ops->shutdown(a->handler, false, on_left, a);
+    a->handler->ops->shutdown(a->handler, false, agent_on_left, a);
 }
 
-static void leave(struct agent *a)
+static void leave_rendezvous(struct agent *a)
 {
-    agent_end_talk(a);
+    agent_end_dialogue(a);
     if (a->job.closes)
-        a->handler->ops->shutdown(a->handler, true, on_left, a);
+        a->handler->ops->shutdown(a->handler, true, agent_on_left, a);
     else
         a->handler->ops->leave(a->handler, on_place_returned, a);
 }
 
-static void on_drained(void *ctx)
+static void agent_on_drained(void *ctx)
 {
     agent_post(ctx, AGENT_EV_DRAINED, 0, 0);
     agent_pump(ctx);
@@ -208,24 +233,26 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
     agent_measure(a, fx);
     switch (fx->kind) {
     case AGENT_FX_JOIN:
-        agent_phase(a, PHASE_RENDEZVOUS);
-        agent_end_talk(a);
+        if (a->core.why <= WHY_MEMBERSHIP) /* Also if its workers were done already. */
+            agent_job_moved(a);
+        agent_step(a, STEP_RENDEZVOUS);
+        agent_end_dialogue(a);
         agent_forget_workers(a);
-        record_phase(a, NULL);
+        agent_event_lap(a, NULL);
         agent_wait_begin(a, WAITING_FOR_ROUND, MONO_NEVER);
-        a->handler->ops->next(a->handler, on_joined, a);
+        a->handler->ops->next(a->handler, agent_on_joined, a);
         break;
     case AGENT_FX_CANCEL_JOIN:
         agent_wait_end(a, false);
         a->handler->ops->cancel(a->handler);
         break;
     case AGENT_FX_ASSIGN:
-        agent_phase(a, PHASE_RANKS);
+        agent_step(a, STEP_RANKS);
         agent_assign(a);
         break;
     case AGENT_FX_START:
-        record_phase(a, "ASSIGN_WORKER_RANKS");
-        agent_phase(a, PHASE_START);
+        agent_event_lap(a, "ASSIGN_WORKER_RANKS");
+        agent_step(a, STEP_START);
         a->assigned = true;
         agent_log_round(a);
         agent_net_choose(a);
@@ -233,7 +260,7 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         agent_start_workers(a, fx->attempt);
         break;
     case AGENT_FX_SIGNAL:
-        agent_phase(a, PHASE_STOP);
+        agent_step(a, STEP_STOP);
         if (a->core.why == WHY_MEMBERSHIP)
             agent_job_moved(a);
         agent_log(a, fx);
@@ -250,25 +277,25 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         break;
     case AGENT_FX_DRAIN:
         agent_stopping_over(a);
-        agent_phase(a, PHASE_OUTPUT);
-        agent_phases_over(a);
+        agent_step(a, STEP_OUTPUT);
+        agent_steps_over(a);
         agent_watch_off(a);
-        logs_drain(a->logs, on_drained, a);
+        logs_drain(a->logs, agent_on_drained, a);
         break;
     case AGENT_FX_JUDGE:
-        agent_phase(a, PHASE_JUDGE);
+        agent_step(a, STEP_JUDGE);
         agent_job_report(a);
         if (a->run_closed) /* The node that closed it may be gone by now. */
             agent_post(a, AGENT_EV_VERDICT, 0, 0);
         break;
     case AGENT_FX_BARRIER:
-        record_phase(a, NULL);
+        agent_event_lap(a, NULL);
         agent_barrier(a);
         break;
     case AGENT_FX_LEAVE:
         agent_wait_end(a, false);
         a->job.closes = fx->close;
-        agent_job_leave(a, leave);
+        agent_job_leave(a, leave_rendezvous);
         break;
     case AGENT_FX_FINISH:
         agent_end(a, fx);
@@ -297,33 +324,33 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
     }
 }
 
-static void arm(struct agent *a)
+static void arm_timer(struct agent *a)
 {
     if (a->core.phase != AGENT_DONE)
-        clock_arm(&a->timer, agent_on_timer, agent_core_deadline(&a->core));
+        clock_arm(&a->driver->timer, agent_on_timer, agent_core_deadline(&a->core));
 }
 
 void agent_pump(struct agent *a)
 {
-    if (a->pumping)
+    if (a->driver->pumping)
         return; /* Called from within agent_perform: the loop below goes on. */
-    a->pumping = true;
-    while (a->queued > 0 || a->fx.count > 0) {
-        struct agent_core_fx_list fx = a->fx;
-        a->fx = a->spare_fx; /* Nothing is freed: see reserve_events. */
+    a->driver->pumping = true;
+    while (a->driver->queued > 0 || a->driver->fx.count > 0) {
+        struct agent_core_fx_list fx = a->driver->fx;
+        a->driver->fx = a->driver->spare_fx; /* Nothing is freed: see reserve_events. */
         for (size_t i = 0; i < fx.count; i++)
             agent_perform(a, &fx.items[i]);
         fx.count = 0;
-        a->spare_fx = fx;
-        if (a->queued == 0)
+        a->driver->spare_fx = fx;
+        if (a->driver->queued == 0)
             continue;
-        const struct agent_core_event ev = a->queue[a->queue_head];
-        a->queue_head = (a->queue_head + 1) % a->queue_size;
-        a->queued--;
-        step(a, ev);
+        const struct agent_core_event ev = a->driver->queue[a->driver->queue_head];
+        a->driver->queue_head = (a->driver->queue_head + 1) % a->driver->queue_size;
+        a->driver->queued--;
+        agent_feed(a, ev);
     }
-    a->pumping = false;
-    arm(a);
+    a->driver->pumping = false;
+    arm_timer(a);
     agent_status_changed(a);
 }
 
@@ -339,10 +366,10 @@ static void agent_on_timer(uv_timer_t *timer)
 
 static void agent_end(struct agent *a, const struct agent_core_fx *fx)
 {
-    struct agent_core_result *r = a->result;
+    struct agent_result *r = a->result;
 
-    a->last = *fx;
-    if (a->naming)
+    a->driver->last = *fx;
+    if (a->driver->naming)
         return; /* again once it is known */
 
     r->exit_code = fx->code;
@@ -353,9 +380,9 @@ static void agent_end(struct agent *a, const struct agent_core_fx *fx)
     if (fx->why == WHY_FATAL && a->fatal.code == MUSTER_EGRACEFUL)
         r->exit_code = 0; /* A spare that was never needed has succeeded. */
     if (fx->why == WHY_SUCCESS)
-        agent_take_answers(a);
+        agent_collect_results(a);
     agent_job_conclude(a, fx->why);
-    a->result->report = fx->why == WHY_FAILURE ? agent_report(a) : NULL;
+    a->result->failure_box = fx->why == WHY_FAILURE ? agent_failure_box(a) : NULL;
     a->result->verdict = agent_verdict(a, fx->why);
     if (a->opts.story)
         agent_job_story(a);
@@ -368,25 +395,25 @@ static void agent_end(struct agent *a, const struct agent_core_fx *fx)
 
 void agent_begin(struct agent *a)
 {
-    if (a->naming || a->serve_starts || a->core.phase != AGENT_NEW)
+    if (a->driver->naming || agent_serve_is_starting(a) || a->core.phase != AGENT_NEW)
         return;
     agent_post(a, AGENT_EV_BEGIN, 0, 0);
     agent_pump(a);
 }
 
 /* The report names this machine as Python does, which may take the resolver a while. It
- * is asked when the first failure is seen, and the end waits for it, but not for long.
- */
+ * is asked when the first failure is seen, and the end waits for it, but not for
+ * long. */
 static void on_named(void *ctx, void *data)
 {
     struct agent *a = ctx;
     const struct rdzv_fqdn *f = data;
 
-    a->naming = NULL;
+    a->driver->naming = NULL;
     if (f)
         snprintf(a->host, sizeof a->host, "%s", f->name);
     if (a->core.phase == AGENT_DONE) {
-        agent_end(a, &a->last);
+        agent_end(a, &a->driver->last);
     } else {
         agent_begin(a); /* Events name the host from the start. */
     }
@@ -402,44 +429,27 @@ static void agent_find_name(struct agent *a)
         return;
     }
     f = mem_calloc(1, sizeof *f);
-    if (!f || a->naming ||
+    if (!f || a->driver->naming ||
         blocking_call_run(&a->loop, rdzv_fqdn_resolve, f, RDZV_NAME_MS, on_named, a,
-                          &a->naming, NULL) != 0)
+                          &a->driver->naming, NULL) != 0)
         mem_free(f);
 }
 
-void agent_core_result_fini(struct agent_core_result *r)
+void agent_result_fini(struct agent_result *r)
 {
-    for (size_t i = 0; i < r->answer_count; i++)
-        mem_free(r->answers[i].bytes);
-    mem_free(r->answers);
-    mem_free(r->report);
+    for (size_t i = 0; i < r->result_count; i++)
+        mem_free(r->results[i].bytes);
+    mem_free(r->results);
+    mem_free(r->failure_box);
     mem_free(r->verdict);
     mem_free(r->story);
     mem_free(r->failure);
-    *r = (struct agent_core_result){ 0 };
+    *r = (struct agent_result){ 0 };
 }
 
 /* --- open and close --------------------------------------------------------------- */
 
-/* Like torchrun's, the rendezvous follows TORCH_LOGS below warnings. */
-static void on_trace(void *ctx, enum trace_level level, const char *text)
-{
-    static const enum note_level levels[] = {
-        [TRACE_DEBUG] = NOTE_DEBUG, [TRACE_INFO] = NOTE_INFO,
-        [TRACE_WARN] = NOTE_WARN,   [TRACE_ADVICE] = NOTE_WARN,
-        [TRACE_ECHO] = NOTE_WARN,   [TRACE_ERROR] = NOTE_ERROR,
-    };
-    const struct agent *a = ctx;
-
-    note(a->opts.log, levels[level],
-         level == TRACE_ADVICE ? AT_ADVICE
-         : level == TRACE_ECHO ? AT_ECHO
-                               : AT_RENDEZVOUS,
-         "%s", text);
-}
-
-static int open_all(struct agent *a, struct muster_error *err)
+static int open_core(struct agent *a, struct muster_error *err)
 {
     const struct launch_config *c = a->config;
     const struct agent_core_settings set = {
@@ -448,45 +458,58 @@ static int open_all(struct agent *a, struct muster_error *err)
         .shutdown_ms = ms_of_seconds(c->shutdown_timeout_s),
         .restart_ms = c->restart_grace_ms,
     };
-    int rc = agent_core_init(&a->core, &set, err);
+    const int rc = agent_core_init(&a->core, &set, err);
 
-    if (rc == 0)
-        rc = agent_status_check(a, err);
+    return rc == 0 ? reserve_events(a, err) : rc;
+}
 
-    if (rc == 0)
-        rc = agent_net_open(a, err);
-    if (rc == 0)
-        rc = reserve_events(a, err);
-    a->events.fd = a->metrics.fd = -1;
-    a->trace = (struct trace){ on_trace, a, TRACE_DEBUG };
-    if (rc == 0)
-        rc = agent_events_open(a, err);
-    if (rc == 0)
-        rc = agent_metrics_open(a, err);
+static int open_guard(struct agent *a, struct muster_error *err)
+{
+    return guard_watch(a->guard, &a->loop, &agent_guard_events, a, err);
+}
 
-    a->workers = mem_calloc((size_t)c->nproc, sizeof *a->workers);
-    if (rc == 0 && !a->workers)
-        rc = err_nomem(err);
-    if (rc == 0)
-        rc = guard_watch(a->guard, &a->loop, &agent_guard_events, a, err);
-    if (rc == 0 && c->warm) { /* It imports while the nodes find each other. */
-        const struct warm_opts warm = { &a->loop, a->guard, c, a->opts.envp,
-                                        a->opts.log };
-        rc = warm_open(&warm, &a->warm, err);
-    }
-    if (rc == 0)
-        rc = logs_open(&a->loop, c, a->opts.log, a->opts.envp, &a->logs, err);
+/* It imports while the nodes find each other. */
+static int open_warm(struct agent *a, struct muster_error *err)
+{
+    const struct warm_opts warm = { &a->loop, a->guard, a->config, a->opts.envp,
+                                    a->log };
+
+    return a->config->warm ? warm_open(&warm, &a->warm, err) : 0;
+}
+
+static int open_logs(struct agent *a, struct muster_error *err)
+{
+    const struct launch_config *c = a->config;
+    const struct logs_opts opts = {
+        .loop = &a->loop,
+        .log = a->log,
+        .envp = a->opts.envp,
+        .dir = c->log_dir,
+        .run_id = c->rdzv.run_id,
+        .role = c->role,
+        .nproc = c->nproc,
+        .attempts = c->log_attempts,
+        .redirects = &c->redirects,
+        .tee = &c->tee,
+        .filter = &c->filter,
+        .prefix_template = c->prefix_template,
+        .needles = { &c->stdout_needles, &c->stderr_needles },
+    };
+    const int rc = logs_open(&opts, &a->logs, err);
+
     if (rc == 0 && logs_temp(a->logs))
         guard_tidy(a->guard, logs_temp(a->logs));
-    if (rc == 0 && c->rdzv_serve)
-        rc = agent_serve_open(a, err);
-    const struct rdzv_params *rdzv = a->serve ? &a->serve_params : &c->rdzv;
+    return rc;
+}
 
-    if (rc == 0 && a->opts.registry)
-        rc = registry_create(a->opts.registry, &a->loop, rdzv, &a->trace, &a->handler,
-                             err);
-    else if (rc == 0)
-        rc = rdzv_handler_create(&a->loop, rdzv, &a->trace, &a->handler, err);
+static int open_handler(struct agent *a, struct muster_error *err)
+{
+    const struct rdzv_params *rdzv = agent_serve_params(a);
+    int rc = a->opts.registry
+                 ? registry_create(a->opts.registry, &a->loop, rdzv, a->log,
+                                   &a->handler, err)
+                 : rdzv_handler_create(&a->loop, rdzv, a->log, &a->handler, err);
+
     if (rc == 0)
         rc = agent_job_open(a, err);
     if (rc == 0)
@@ -494,52 +517,72 @@ static int open_all(struct agent *a, struct muster_error *err)
     return rc;
 }
 
-static void on_gone(void *ctx)
+static int open_all(struct agent *a, struct muster_error *err)
+{
+    static int (*const opens[])(struct agent * a, struct muster_error * err) = {
+        open_core,        agent_workers_open, agent_health_open, agent_wait_open,
+        agent_steps_open, agent_status_check, agent_net_open,    agent_telemetry_open,
+        open_guard,       open_warm,          open_logs,         agent_serve_open,
+        open_handler,
+    };
+    int rc = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(opens) && rc == 0; i++)
+        rc = opens[i](a, err);
+    return rc;
+}
+
+static void on_handler_gone(void *ctx)
 {
     struct agent *a = ctx;
+
     a->handler = NULL;
+}
+
+void agent_handler_close(struct agent *a)
+{
+    if (a->handler)
+        a->handler->ops->destroy(a->handler, on_handler_gone, a);
 }
 
 static void close_all(struct agent *a)
 {
-    agent_wait_end(a, false);
+    agent_wait_close(a);
     warm_close(a->warm);
-    start_watch_close(&a->start_watch);
-    agent_end_talk(a);
+    agent_end_dialogue(a);
     agent_serve_close(a);
     guard_dismiss(a->guard); /* The guard ends while we clean up. */
     agent_hang_close(a);
     agent_stacks_close(a);
     agent_status_close(a);
     agent_signals_off(a);
-    agent_forget_workers(a);
-    blocking_call_cancel(a->naming);
+    agent_workers_close(a);
+    blocking_call_cancel(a->driver->naming);
     agent_net_close(a);
-    agent_watch_off(a);
+    agent_health_close(a);
     agent_job_close(a);
-    record_sink_close(&a->events);
-    record_sink_close(&a->metrics);
-    uv_close((uv_handle_t *)&a->timer, NULL);
-    uv_close((uv_handle_t *)&a->before_sleep, NULL);
-    uv_close((uv_handle_t *)&a->wait.timer, NULL);
-    uv_close((uv_handle_t *)&a->stuck_timer, NULL);
-    uv_close((uv_handle_t *)&a->starting.idle, NULL);
-    if (a->handler)
-        a->handler->ops->destroy(a->handler, on_gone, a);
+    agent_telemetry_close(a);
+    uv_close((uv_handle_t *)&a->driver->timer, NULL);
+    uv_close((uv_handle_t *)&a->driver->before_sleep, NULL);
+    agent_handler_close(a);
     logs_close(a->logs, a->result->why == WHY_SUCCESS);
     guard_stop(a->guard, NULL, NULL);
     uv_run(&a->loop, UV_RUN_DEFAULT);
     const int rc = uv_loop_close(&a->loop);
     if (rc != 0)
-        note(a->opts.log, NOTE_DEBUG, AT_AGENT, "the loop ended with open handles");
+        log_line(a->log, LOG_DEBUG, AT_AGENT, "the loop ended with open handles");
     agent_status_free(a);
     agent_forget_failures(a);
-    mem_free(a->timer_file);
+    mem_free(a->wait);
+    mem_free(a->health);
+    mem_free(a->signals);
+    mem_free(a->starting);
+    mem_free(a->steps);
     mem_free(a->workers);
     agent_core_fini(&a->core);
-    agent_core_fx_fini(&a->fx);
-    agent_core_fx_fini(&a->spare_fx);
-    mem_free(a->queue);
+    agent_core_fx_fini(&a->driver->fx);
+    agent_core_fx_fini(&a->driver->spare_fx);
+    mem_free(a->driver->queue);
 }
 
 /* If this process is stopped, its signs of life stop, too, and the other nodes begin
@@ -552,21 +595,20 @@ static void agent_on_sleep(uv_prepare_t *prepare)
     const uint64_t due =
         a->handler ? a->handler->ops->fence_due(a->handler) : MONO_NEVER;
 
-    if (due == a->fence_told_ms)
+    if (due == a->driver->fence_told_ms)
         return;
-    const uint64_t now = clock_mono_ms();
-    a->fence_told_ms = due;
-    guard_fence(a->guard, due == MONO_NEVER ? UINT64_MAX : due > now ? due - now : 0);
+    a->driver->fence_told_ms = due;
+    guard_fence(a->guard, ms_left(due, clock_mono_ms()));
 }
 
 static void fence_open(struct agent *a)
 {
-    (void)uv_prepare_init(&a->loop, &a->before_sleep);
-    uv_unref((uv_handle_t *)&a->before_sleep);
-    a->before_sleep.data = a;
-    a->fence_told_ms = MONO_NEVER;
+    (void)uv_prepare_init(&a->loop, &a->driver->before_sleep);
+    uv_unref((uv_handle_t *)&a->driver->before_sleep);
+    a->driver->before_sleep.data = a;
+    a->driver->fence_told_ms = MONO_NEVER;
     if (a->config->rdzv.max_nodes > 1 && a->handler && a->handler->ops->fence_due)
-        (void)uv_prepare_start(&a->before_sleep, agent_on_sleep);
+        (void)uv_prepare_start(&a->driver->before_sleep, agent_on_sleep);
 }
 
 /* --- run -------------------------------------------------------------------------- */
@@ -619,23 +661,28 @@ static void warn_of_mpi(const struct agent *a)
     if (c->entry != ENTRY_EXEC || (c->nproc < 2 && c->rdzv.max_nodes < 2) ||
         !mpi_library(c->script, env_get(a->opts.envp, "PATH"), library, sizeof library))
         return;
-    note(a->opts.log, NOTE_WARN, AT_LAUNCH,
-         "%s is linked to %s, and muster does not give MPI its ranks: each worker will "
-         "be rank 0 of 1 in MPI_COMM_WORLD\nStart it with mpirun or srun; or let it "
-         "take RANK and WORLD_SIZE from the environment.",
-         c->script, escape_text(clean, sizeof clean, span_str(library)));
+    log_line(
+        a->log, LOG_WARN, AT_LAUNCH,
+        "%s is linked to %s, and muster does not give MPI its ranks: each worker will "
+        "be rank 0 of 1 in MPI_COMM_WORLD\nStart it with mpirun or srun; or let it "
+        "take RANK and WORLD_SIZE from the environment.",
+        c->script, escape_text(clean, sizeof clean, span_str(library)));
 }
 
 /* A stack frame of its own, made after the guard was forked: otherwise each page that
  * we write to would be copied. */
-__attribute__((noinline)) static int run_guarded(const struct agent_core_opts *opts,
+__attribute__((noinline)) static int run_guarded(const struct agent_opts *opts,
                                                  struct guard *guard,
-                                                 struct agent_core_result *out,
+                                                 struct agent_result *out,
                                                  struct muster_error *err)
 {
-    struct agent a = {
-        .opts = *opts, .config = opts->config, .guard = guard, .result = out
-    };
+    struct agent_driver driver = { 0 };
+    struct agent a = { .opts = *opts,
+                       .log = &opts->log->log,
+                       .config = opts->config,
+                       .driver = &driver,
+                       .guard = guard,
+                       .result = out };
     int rc = uv_loop_init(&a.loop);
 
     if (rc != 0) {
@@ -646,28 +693,23 @@ __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *o
                        uv_strerror(rc));
     }
     agent_signals_quiet();
-    uv_timer_init(&a.loop, &a.timer);
-    uv_timer_init(&a.loop, &a.wait.timer);
-    uv_timer_init(&a.loop, &a.stuck_timer);
-    defer_init(&a.starting, &a.loop, agent_start_more, &a);
-    start_watch_init(&a.start_watch, &a.loop, a.opts.log);
-    a.timer.data = a.wait.timer.data = a.stuck_timer.data = &a;
+    uv_timer_init(&a.loop, &driver.timer);
+    driver.timer.data = &a;
     rdzv_hostname(a.host, sizeof a.host);
     rc = open_all(&a, err);
     fence_open(&a);
     if (rc == 0)
         rc = script_check(a.config, err);
+    if (rc == 0)
+        rc = agent_signals_open(&a, err);
     if (rc == 0) {
-        agent_reap_orphans(&a);
-        agent_signals_open(&a);
         warn_of_mpi(&a);
-        a.began_ms = uv_now(&a.loop);
         a.began_us = clock_now().wall_us;
         agent_status_open(&a);
         agent_stacks_open(&a);
         agent_hang_open(&a);
         agent_log_config(&a);
-        if (a.events.fd >= 0)
+        if (agent_events_wanted(&a))
             agent_find_name(&a);
         agent_begin(&a);
         agent_pump(&a);
@@ -678,25 +720,25 @@ __attribute__((noinline)) static int run_guarded(const struct agent_core_opts *o
     return rc;
 }
 
-static void adopt(const struct agent_core_opts *opts, struct guard *guard)
+static void adopt_orphans(const struct agent_opts *opts, struct guard *guard)
 {
     const int errnum = guard_adopt(guard);
 
     if (errnum)
-        note(opts->log, NOTE_WARN, AT_AGENT,
-             "prctl(PR_SET_CHILD_SUBREAPER) is denied here: %s\nProcesses that workers "
-             "leave behind in sessions of their own stay when the job ends, and "
-             "workers if "
-             "their guard is killed.",
-             strerror(errnum));
+        log_line(
+            &opts->log->log, LOG_WARN, AT_AGENT,
+            "prctl(PR_SET_CHILD_SUBREAPER) is denied here: %s\nProcesses that workers "
+            "leave behind in sessions of their own stay when the job ends, and "
+            "workers if their guard is killed.",
+            strerror(errnum));
 }
 
-int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result *out,
-                   struct muster_error *err)
+int agent_run(const struct agent_opts *opts, struct agent_result *out,
+              struct muster_error *err)
 {
     struct guard *guard = NULL;
 
-    *out = (struct agent_core_result){ 0 };
+    *out = (struct agent_result){ 0 };
     if (opts->config->nproc < 1)
         return err_set(err, MUSTER_EINVAL,
                        "--nproc-per-node is %" PRId64 ": at least one worker must run",
@@ -706,6 +748,6 @@ int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result 
     if (rc == 0)
         rc = guard_start(opts->fn, opts->fn_ctx, &guard, err);
     if (rc == 0 && opts->own_process)
-        adopt(opts, guard);
+        adopt_orphans(opts, guard);
     return rc == 0 ? run_guarded(opts, guard, out, err) : rc;
 }

@@ -6,16 +6,16 @@
 
 #include "agent/core/agent_core.h"
 #include "launch/core/config.h"
-#include "logs/log.h"
+#include "logs/log_writer.h"
 #include "muster/launch.h"
 #include "process/guard.h"
 #include "rendezvous/registry.h"
 
-struct agent_core_opts {
+struct agent_opts {
     const struct launch_config *config; /* borrowed, as is all below */
     char *const *envp;
     const struct registry *registry; /* NULL: the built-in backends */
-    const struct log *log;
+    const struct log_writer *log;
     guard_fn fn; /* ENTRY_FUNCTION: the worker's body */
     void *fn_ctx;
     bool handle_signals;    /* --signals-to-handle is obeyed */
@@ -26,28 +26,28 @@ struct agent_core_opts {
 };
 
 /* What a function worker of this node returned. */
-struct agent_core_answer {
+struct worker_result {
     int64_t rank;   /* global */
     uint8_t *bytes; /* owned */
     size_t count;
 };
 
-struct agent_core_result {
+struct agent_result {
     int exit_code;
     enum agent_core_why why;
     int signal;                     /* WHY_SIGNAL: which */
     struct muster_error error;      /* WHY_FATAL */
-    char *report;                   /* owned; WHY_FAILURE: torch's block */
+    char *failure_box;              /* owned; WHY_FAILURE: torch's block */
     char *verdict;                  /* owned; likewise: ours, a few lines */
     char *story;                    /* owned; if asked for: as --report has it */
     struct muster_failure *failure; /* owned, texts and all; likewise, if it failed */
-    struct agent_core_answer *answers; /* owned; WHY_SUCCESS with functions */
-    size_t answer_count;
+    struct worker_result *results;  /* owned; WHY_SUCCESS with functions */
+    size_t result_count;
 };
 
 /* 0 if the agent could run at all; how it went is in *out. */
-int agent_core_run(const struct agent_core_opts *opts, struct agent_core_result *out,
-                   struct muster_error *err);
-void agent_core_result_fini(struct agent_core_result *r);
+int agent_run(const struct agent_opts *opts, struct agent_result *out,
+              struct muster_error *err);
+void agent_result_fini(struct agent_result *r);
 
 #endif

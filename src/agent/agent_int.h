@@ -4,27 +4,20 @@
 
 #include "agent/agent.h"
 #include "agent/core/failure_report.h"
-#include "agent/core/metric_names.h"
+#include "agent/core/file_timer.h"
 #include "agent/core/wait_message.h"
-#include "agent/file_timer.h"
-#include "agent/record_sink.h"
-#include "agent/roll_call.h"
+#include "agent/who_is_missing.h"
 #include "base/buf.h"
-#include "job/channel.h"
-#include "job/core/last_words.h"
 #include "job/core/verdict.h"
+#include "job/session.h"
 #include "launch/core/worker_env.h"
+#include "logs/core/last_words.h"
 #include "logs/worker_logs.h"
-#include "loop/blocking_call.h"
 #include "loop/deadline.h"
-#include "loop/defer.h"
-#include "net/core/interfaces.h"
-#include "net/resolve.h"
 #include "rendezvous/core/rank_exchange.h"
 #include "stacks/service.h"
 #include "status/local_socket.h"
-#include "store/talk_driver.h"
-#include "warm/start_watch.h"
+#include "store/dialogue_driver.h"
 #include "warm/warm.h"
 
 struct agent_worker {
@@ -45,106 +38,65 @@ struct agent_worker {
     struct buf result;
 };
 
-/* The way from one attempt's end to the next one's start. */
-enum agent_phase {
-    PHASE_STOP,
-    PHASE_OUTPUT,
-    PHASE_JUDGE,
-    PHASE_RENDEZVOUS,
-    PHASE_RANKS,
-    PHASE_START,
-    PHASES,
+/* The steps from one attempt's end to the next one's start. */
+enum restart_step {
+    STEP_STOP,
+    STEP_OUTPUT,
+    STEP_JUDGE,
+    STEP_RENDEZVOUS,
+    STEP_RANKS,
+    STEP_START,
+    STEPS,
 };
 
+/* Files that have state of their own keep it in a struct that only they know. */
 struct agent {
     uv_loop_t loop;
-    struct agent_core_opts opts;
-    struct trace trace;                 /* what the rendezvous and its store tell */
+    struct agent_opts opts;
+    const struct log *log;              /* borrowed: that of opts.log */
     const struct launch_config *config; /* borrowed */
     struct agent_core core;
-    struct agent_core_event *queue; /* owned: a ring of events not yet fed */
-    size_t queue_size, queued, queue_head;
-    bool pumping;
-    struct agent_core_fx_list fx, spare_fx; /* what a step led to; the other one */
-    uv_timer_t timer;
 
-    struct local_socket *local;    /* where `muster status` asks; NULL: cannot listen */
-    struct agent_status *status;   /* owned; NULL: nobody can ask */
-    struct stacks_service *stacks; /* NULL: nobody can ask for them */
-    struct hang *hang;             /* NULL: --hang was not given */
+    struct agent_driver *driver;       /* agent.c, owned as is all that follows */
+    struct agent_starting *starting;   /* workers.c */
+    struct agent_signals *signals;     /* signals.c */
+    struct agent_health *health;       /* worker_health.c */
+    struct agent_wait *wait;           /* wait_status.c */
+    struct agent_net *net;             /* worker_net.c */
+    struct agent_telemetry *telemetry; /* telemetry.c */
+    struct agent_steps *steps;         /* step_times.c */
+    struct agent_serve *serve;         /* serve.c; NULL: no --rdzv-serve */
+    struct agent_status *status;       /* status.c; NULL: nobody can ask */
+    struct local_socket *local;        /* where `muster status` asks; NULL: nowhere */
+    struct stacks_service *stacks;     /* NULL: nobody can ask for them */
+    struct hang *hang;                 /* NULL: --hang was not given */
+    struct warm *warm;                 /* NULL: not asked for */
     struct guard *guard;
-    uv_prepare_t before_sleep; /* tells the guard until when our workers may run */
-    uint64_t fence_told_ms;    /* which time it was told; MONO_NEVER: none */
-    struct etcd_serve *serve;  /* --rdzv-serve; NULL: not asked for */
-    bool serve_starts;         /* the join waits for it */
-    struct auth *serve_auth;   /* the secret that it has certificates from, or NULL */
-    struct rdzv_params serve_params; /* with what is to be known of it */
-    struct warm *warm;               /* owned; NULL: not asked for */
-    int64_t starts;  /* of workers so far: attempts, and rounds that changed */
-    int64_t attempt; /* that the workers were started for */
-    struct start_watch start_watch; /* nodes that do not know of it are told */
     struct logs *logs;
     struct rdzv_handler *handler;
+
     struct rdzv_round round; /* texts are the handler's, until the next join */
+    struct rank_range range; /* the ranks of our workers */
+    bool assigned;           /* range has been set */
+    bool run_closed;         /* by another node */
     struct {
-        char interface[INTERFACE_NAME]; /* that the workers are to use; "": none */
-        char logged[INTERFACE_NAME];    /* the last that a line was about */
-        const char *from;               /* why that one */
-        bool fixed;                     /* whatever connections come and go */
-        struct resolve *lookup;         /* owned while --local-addr is looked up */
-    } net;
-    struct rank_range range;
-    struct {
-        struct talk_driver *driver;    /* owned; NULL: neither is under way */
-        struct rank_exchange exchange; /* before the workers start, */
-        struct exit_barrier barrier;   /* and when they are done */
-    } talk;
+        struct dialogue_driver *driver; /* owned; NULL: neither is under way */
+        struct rank_exchange exchange;  /* before the workers start, */
+        struct exit_barrier barrier;    /* and when they are done */
+    } dialogue;
+
     struct agent_worker *workers; /* owned, nproc of them */
-    int64_t unanswered;
-    int64_t start_next;    /* the first that is still to be started */
-    struct defer starting; /* starts some more of them */
-    uint64_t exits;
-    int refused; /* errno of the first worker that could not be started, or 0 */
-
-    char stopped_by[256];           /* the signal that ended us, and who sent it */
-    struct handled_signal *signals; /* owned list */
-    bool signals_on;
-    uv_signal_t chld; /* with reap_orphans */
-
-    struct {
-        uv_timer_t timer; /* while we wait for other nodes: tells what for */
-        enum waiting_for what;
-        uint64_t since_ms, by_ms;
-        struct roll_caller *look; /* owned; once somebody is to be told */
-        bool logged;
-    } wait;
-    bool run_closed; /* by another node */
-
-    uv_timer_t stuck_timer;
-    struct watchdog *watchdog; /* while workers run, if asked for */
-    char *timer_file;          /* owned; its FIFO */
-
-    struct record_sink events, metrics;
-    bool metrics_json;        /* rather than as torch prints them */
-    uint64_t calls_ns[CALLS]; /* when each began; 0: not under way */
-    bool assigned;
-    int64_t run_time_s;
-    uint64_t phase_began_ns; /* of what takes a duration in events */
-    struct {
-        enum agent_phase now;
-        uint64_t began_ns;   /* 0: the workers run */
-        uint64_t us[PHASES]; /* since they ran last */
-        uint64_t started_ms; /* loop time; 0: they do not run */
-    } phases;
-
+    int64_t starts;      /* of workers so far: attempts, and rounds that changed */
+    int64_t attempt;     /* that the workers were started for */
+    int64_t started_us;  /* the workers, last; wall clock */
+    uint64_t started_ms; /* likewise, by clock_mono_ms */
+    int refused;         /* errno of the first worker that could not be started, or 0 */
     struct failure *failures; /* owned: of the last attempt, as observed */
     size_t failure_count;
-    int64_t oom_kills;            /* as of the start; -1: unknown */
-    char host[1025];              /* as Python's getfqdn has it, once known */
-    struct blocking_call *naming; /* under way */
+    int64_t oom_kills; /* as of the start; -1: unknown */
 
     struct {
-        struct channel *channel;
+        struct session *session;
         bool synced;       /* with what the others have told before this round */
         bool assigned;     /* ranks are known */
         bool ranks_sent;   /* to the coordinator: this round counts from now on */
@@ -162,20 +114,19 @@ struct agent {
         uint64_t lost_round;        /* that it was the coordinator of */
     } job;
 
+    char host[1025];           /* as Python's getfqdn has it, once known */
+    char stopped_by[256];      /* the signal that ended us, and who sent it */
+    int64_t began_us;          /* wall clock */
     struct muster_error fatal; /* the first one */
-    struct agent_core_fx last; /* how it ends */
-    struct agent_core_result *result;
-    uint64_t began_ms;
-    int64_t began_us;    /* wall clock */
-    int64_t started_us;  /* the workers, last; wall clock */
-    uint64_t started_ms; /* likewise, by clock_mono_ms */
+    struct agent_result *result;
 };
 
 /* Queues an event; pump() feeds the queue. */
 void agent_post(struct agent *a, enum agent_core_event_kind kind, int64_t worker,
                 int code);
 void agent_pump(struct agent *a);
-void agent_begin(struct agent *a); /* once all that it waits for is there */
+void agent_begin(struct agent *a);         /* once all that it waits for is there */
+void agent_handler_close(struct agent *a); /* a->handler is NULL once it is gone */
 /* Keeps the first reason, and posts FATAL. */
 void agent_fail(struct agent *a, const struct muster_error *why);
 
@@ -183,10 +134,13 @@ void agent_fail(struct agent *a, const struct muster_error *why);
  * choosing is due before workers start. */
 int agent_net_open(struct agent *a, struct muster_error *err);
 void agent_net_choose(struct agent *a);
+const char *agent_net_interface(const struct agent *a); /* "": none */
 void agent_net_close(struct agent *a);
 
 /* serve.c: the job's own etcd. */
 int agent_serve_open(struct agent *a, struct muster_error *err);
+bool agent_serve_is_starting(const struct agent *a);
+const struct rdzv_params *agent_serve_params(const struct agent *a);
 void agent_serve_close(struct agent *a); /* the rendezvous is left before that */
 
 /* What the rendezvous tells beside a round: an event or none. */
@@ -194,34 +148,34 @@ void agent_on_news(void *ctx, enum rdzv_news news, const struct muster_error *er
 
 /* rank_exchange.c */
 void agent_assign(struct agent *a);
-void agent_end_talk(struct agent *a); /* what is under way of either, if anything */
+void agent_end_dialogue(struct agent *a); /* what is under way of either, if anything */
 void agent_barrier(struct agent *a);
 
 /* workers.c */
 extern const struct guard_events agent_guard_events;
+int agent_workers_open(struct agent *a, struct muster_error *err);
+void agent_workers_close(struct agent *a);
 void agent_start_workers(struct agent *a, int64_t attempt);
-void agent_start_more(void *agent);         /* the next of them; called by the loop */
 void agent_forget_workers(struct agent *a); /* frees what an attempt holds */
 
 /* worker_results.c: the pipes of function workers */
-int agent_answer_open(struct agent *a, int64_t local_rank, int *worker_end,
-                      struct muster_error *err);
-void agent_answer_read(struct agent *a, int64_t local_rank); /* what is there by now */
-void agent_answer_close(struct agent_worker *w);
-void agent_take_answers(struct agent *a); /* into the result */
+int worker_result_open(struct agent *a, int64_t local_rank, int *worker_end,
+                       struct muster_error *err);
+void worker_result_read(struct agent *a, int64_t local_rank); /* what is there by now */
+void worker_result_close(struct agent_worker *w);
+void agent_collect_results(struct agent *a); /* into the result */
 
 /* signals.c. From open on what is only passed on, from on on what ends us, too. */
-void agent_signals_open(struct agent *a);
+int agent_signals_open(struct agent *a, struct muster_error *err);
 int agent_signals_on(struct agent *a, struct muster_error *err);
 void agent_signals_off(struct agent *a);
-void agent_reap_orphans(struct agent *a); /* if asked to, from now on */
 void agent_signals_quiet(void); /* SIGPIPE and SIGXFSZ, for the whole process */
 void agent_signals_unquiet(void);
 const char *agent_signal_name(int sig);
 
 /* failures.c */
-void agent_failed(struct agent *a);  /* collects the failures, says which came first */
-char *agent_report(struct agent *a); /* owned by the caller; NULL if there is none */
+void agent_failed(struct agent *a); /* collects the failures, says which came first */
+char *agent_failure_box(struct agent *a); /* torch's; owned by the caller; NULL: none */
 void agent_notify_parent(struct agent *a, enum agent_core_why why);
 void agent_forget_failures(struct agent *a);
 int agent_read_error_file(const char *path, struct buf *out, struct muster_error *err);
@@ -242,7 +196,7 @@ bool agent_was_failing(struct agent *a, int64_t local_rank);
 /* job.c */
 int64_t agent_job_round(const struct agent *a); /* as the job counts them */
 /* The level of a message about a restart: lower while restarts are only counted. */
-enum note_level agent_restart_level(const struct agent *a, enum note_level usual);
+enum log_level agent_restart_level(const struct agent *a, enum log_level usual);
 int agent_job_open(struct agent *a, struct muster_error *err);
 void agent_job_close(struct agent *a);
 void agent_job_joined(struct agent *a); /* a round: find its coordinator */
@@ -262,13 +216,19 @@ void agent_write_report(struct agent *a); /* --report, if it was given */
 /* Owned by the caller; NULL if there is none, or if it says what the error has said. */
 char *agent_verdict(struct agent *a, enum agent_core_why why);
 
-/* phases.c */
-void agent_phase(struct agent *a, enum agent_phase phase); /* it begins */
-void agent_phases_started(struct agent *a); /* the workers run: the way is over */
-void agent_phases_over(struct agent *a);    /* and now they do not any more */
+/* step_times.c */
+int agent_steps_open(struct agent *a, struct muster_error *err);
+void agent_step(struct agent *a, enum restart_step step); /* it begins */
+void agent_steps_started(struct agent *a); /* the workers run: the steps are over */
+void agent_steps_over(struct agent *a);    /* and now they do not any more */
 
 /* telemetry.c */
-int agent_events_open(struct agent *a, struct muster_error *err);
+int agent_telemetry_open(struct agent *a, struct muster_error *err);
+void agent_telemetry_close(struct agent *a);
+bool agent_events_wanted(const struct agent *a);
+bool agent_events_in_file(const struct agent *a); /* rather than on the console */
+void agent_event_lap(struct agent *a, const char *state); /* how long since the last */
+double agent_event_lap_s(const struct agent *a);
 void agent_event(struct agent *a, const char *state, double duration_ms,
                  const char *raw_error);
 void agent_worker_event(struct agent *a, const char *state, int64_t local_rank,
@@ -276,7 +236,6 @@ void agent_worker_event(struct agent *a, const char *state, int64_t local_rank,
 void agent_watchdog_event(struct agent *a, const char *name,
                           const struct timer_entry *e);
 void agent_events_end(struct agent *a, enum agent_core_why why);
-int agent_metrics_open(struct agent *a, struct muster_error *err);
 void agent_measure(struct agent *a, const struct agent_core_fx *fx);
 void agent_measure_started(struct agent *a);
 void agent_measure_end(struct agent *a, enum agent_core_why why);
@@ -284,6 +243,8 @@ void agent_measure_end(struct agent *a, enum agent_core_why why);
 /* wait_status.c: what is shown while we wait for other nodes, until by_ms (the
  * rendezvous knows its own). Whatever was waited for before is over; came: as it should
  * be. */
+int agent_wait_open(struct agent *a, struct muster_error *err);
+void agent_wait_close(struct agent *a);
 void agent_on_run_closed(struct agent *a);
 void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms);
 void agent_wait_end(struct agent *a, bool came);
@@ -308,14 +269,12 @@ void agent_kill_workers(void *agent);
 
 /* hang.c: from open to close, while workers run. */
 void agent_hang_open(struct agent *a);
-void agent_hang_begin(struct agent *a);
-void agent_hang_end(struct agent *a);
 void agent_hang_close(struct agent *a);
 void agent_hang_entry(struct agent *a,
                       const struct record_entry *e); /* of the record */
 
 /* status.c: `muster status` can ask from open to close. */
-int agent_status_check(const struct agent *a, struct muster_error *err);
+int agent_status_check(struct agent *a, struct muster_error *err);
 void agent_status_open(struct agent *a);
 void agent_status_changed(struct agent *a); /* perhaps: viewers should know */
 void agent_status_news(struct agent *a);    /* the record has a new entry */
@@ -323,6 +282,9 @@ void agent_status_close(struct agent *a);
 void agent_status_free(struct agent *a); /* once the loop is closed */
 
 /* worker_health.c */
+int agent_health_open(struct agent *a, struct muster_error *err);
+void agent_health_close(struct agent *a);
+const char *agent_timer_file(const struct agent *a); /* NULL: no file timer */
 int agent_watch_on(struct agent *a, struct muster_error *err);
 void agent_watch_off(struct agent *a);
 

@@ -12,6 +12,7 @@
 #include "base/escape.h"
 #include "base/mem.h"
 #include "loop/clock.h"
+#include "loop/file.h"
 #include "process/cgroup.h"
 #include "process/kernel_log.h"
 
@@ -19,11 +20,9 @@
 static void add_core_file(struct buf *out, int pid)
 {
     char pattern[256], path[512], here[1024];
-    const int fd = open("/proc/sys/kernel/core_pattern", O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd >= 0 ? read(fd, pattern, sizeof pattern - 1) : -1;
+    const ssize_t n =
+        file_read("/proc/sys/kernel/core_pattern", pattern, sizeof pattern);
 
-    if (fd >= 0)
-        close(fd);
     if (n <= 0)
         return;
     pattern[n - (pattern[n - 1] == '\n')] = '\0';
@@ -44,7 +43,7 @@ static void add_core_file(struct buf *out, int pid)
 }
 
 /* Which of our workers had the most memory, as far as the kernel has told. */
-static int64_t largest(const struct agent *a)
+static int64_t largest_worker(const struct agent *a)
 {
     int64_t best = 0;
 
@@ -55,7 +54,7 @@ static int64_t largest(const struct agent *a)
 }
 
 /* "1.2 GiB", or "96 MiB" */
-static void put_bytes(struct buf *out, int64_t bytes)
+static void put_memory(struct buf *out, int64_t bytes)
 {
     if (bytes >= 1 << 30)
         (void)buf_printf(out, "%.1f GiB", (double)bytes / (1u << 30));
@@ -68,7 +67,7 @@ static void put_figure(struct buf *out, const char *words, int64_t bytes)
     if (bytes <= 0)
         return;
     (void)buf_append_str(out, words);
-    put_bytes(out, bytes);
+    put_memory(out, bytes);
 }
 
 static void put_limit(struct buf *out)
@@ -92,7 +91,8 @@ static int64_t oom_kills(const struct agent *a)
 
 static void describe_oom(struct agent *a, int64_t i, struct buf *out)
 {
-    const int64_t most = largest(a), held = (int64_t)a->workers[i].peak_kb * 1024;
+    const int64_t most = largest_worker(a),
+                  held = (int64_t)a->workers[i].peak_kb * 1024;
 
     (void)buf_append_str(out, "killed by the kernel for memory");
     put_limit(out);
@@ -175,8 +175,8 @@ static void describe_code(int code, struct buf *out)
                          agent_signal_name(code - 128));
 }
 
-/* Most often the module is installed for another Python, so name the one that was used.
- */
+/* Most often the module is installed for another Python, so name the one that was
+ * used. */
 static bool is_missing_module(struct span text)
 {
     static const char head[] = "ModuleNotFoundError: ";
@@ -196,7 +196,7 @@ static void take_words(const struct failure_words *f, struct record_entry *e)
 }
 
 /* Takes out the indentation that torch's box has, as Python wrote the text. */
-static void unindent(char *text)
+static void unindent_text(char *text)
 {
     char *to = text;
 
@@ -220,7 +220,7 @@ static void take_error_words(struct agent *a, int64_t i, struct failure_words *f
     buf_init(&bytes, SIZE_MAX);
     if (path && path[0] && agent_read_error_file(path, &bytes, NULL) == 0 &&
         error_file_parse(&data, buf_span(&bytes), NULL) == 0 && data.text[0]) {
-        unindent(data.text);
+        unindent_text(data.text);
         last_words_read(&words, span_str(data.text), -1);
         if (!words.python) { /* a message without a traceback */
             const size_t n = strcspn(data.text, "\n");
@@ -318,8 +318,9 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
         e->cause = CAUSE_CRASH;
         (void)buf_append_str(
             &f->text, "ended its script and then aborted while torch shut down "
-                      "(SIGABRT); call torch.distributed.destroy_process_group() at "
-                      "the end of the script");
+                      "(SIGABRT); if the script does not call "
+                      "torch.distributed.destroy_process_group() at its end, add that; "
+                      "if it does, end it with os._exit(0)");
     } else if (w->code == -SIGABRT && f->words.aborts) {
         e->cause = CAUSE_CRASH;
         (void)buf_printf(&f->text, "crashed: %.*s (SIGABRT)",
@@ -347,8 +348,8 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
                                        "this node for memory");
         put_limit(&f->text);
     }
-    if (logs_full(
-            a->logs)) /* Its last words may be lost, and it may have failed of it */
+    /* Its last words may be lost, and it may have failed of it. */
+    if (logs_full(a->logs))
         (void)buf_printf(&f->text,
                          "; the file system of its log directory is full: %s (make "
                          "room, or give another --log-dir)",

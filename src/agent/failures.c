@@ -13,6 +13,7 @@
 #include "agent/core/exit_cause.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "loop/file.h"
 #include "process/cgroup.h"
 
 /* --- error files ------------------------------------------------------------------ */
@@ -67,12 +68,12 @@ static void take_error_file(struct agent *a, struct failure *f, const char *path
         f->time_s = f->data.time_s;
         f->error_file = mem_strdup(path);
     } else if (rc != MUSTER_ENOENT) {
-        note(a->opts.log, NOTE_ERROR, AT_ERROR_FILE,
-             "Failed to parse reply file: %s\n%s", path, err.text);
+        log_line(a->log, LOG_ERROR, AT_ERROR_FILE, "Failed to parse reply file: %s\n%s",
+                 path, err.text);
     }
 }
 
-static void stamp(struct failure *f)
+static void stamp_failure(struct failure *f)
 {
     const time_t t = (time_t)f->time_s;
     struct tm tm;
@@ -116,7 +117,7 @@ static void take_own_words(struct agent *a, struct failure *f, int64_t i)
     agent_words_fini(&words);
 }
 
-static bool failed(const struct agent_worker *w)
+static bool worker_failed(const struct agent_worker *w)
 {
     return w->exited && w->code != 0;
 }
@@ -137,12 +138,12 @@ static void add_failure(struct agent *a, int64_t i)
     take_error_file(a, f, w->error_file);
     if (!f->error_file)
         take_own_words(a, f, i);
-    stamp(f);
+    stamp_failure(f);
 }
 
 /* The worker that ended first, then the others by local rank: in this order torchrun
  * meets those that it has stopped itself. */
-static void collect(struct agent *a)
+static void collect_failures(struct agent *a)
 {
     const int64_t n = a->config->nproc;
     int64_t first = -1;
@@ -152,13 +153,13 @@ static void collect(struct agent *a)
     if (!a->failures)
         return;
     for (int64_t i = 0; i < n; i++)
-        if (failed(&a->workers[i]) &&
+        if (worker_failed(&a->workers[i]) &&
             (first < 0 || a->workers[i].order < a->workers[first].order))
             first = i;
     if (first >= 0)
         add_failure(a, first);
     for (int64_t i = 0; i < n; i++)
-        if (failed(&a->workers[i]) && i != first)
+        if (worker_failed(&a->workers[i]) && i != first)
             add_failure(a, i);
 }
 
@@ -169,12 +170,13 @@ static int64_t log_oom(struct agent *a)
     const int64_t killed = a->oom_kills >= 0 && now >= 0 ? now - a->oom_kills : -1;
 
     if (killed > 0)
-        note(a->opts.log, NOTE_ERROR, AT_CAUSE,
-             "out of memory: the kernel's OOM killer has killed %" PRId64
-             " of the processes in this job's cgroup while the workers ran (oom_kill "
-             "rose from %" PRId64 " to %" PRId64
-             ")\nGive the job more memory, or let it use less.",
-             killed, a->oom_kills, now);
+        log_line(
+            a->log, LOG_ERROR, AT_CAUSE,
+            "out of memory: the kernel's OOM killer has killed %" PRId64
+            " of the processes in this job's cgroup while the workers ran (oom_kill "
+            "rose from %" PRId64 " to %" PRId64
+            ")\nGive the job more memory, or let it use less.",
+            killed, a->oom_kills, now);
     a->oom_kills = now;
     return killed;
 }
@@ -184,7 +186,7 @@ static bool logged_with_restart(const struct agent *a, const struct failure *f)
 {
     struct record_entry e;
 
-    return record_find(channel_record(a->job.channel), RECORD_RESTART,
+    return record_find(session_record(a->job.session), RECORD_RESTART,
                        agent_job_round(a), &e) &&
            e.rank == f->rank && e.pid == f->pid;
 }
@@ -201,8 +203,8 @@ static void log_cause(struct agent *a, const struct failure *f, int64_t oom_kill
         return; /* We ended it ourselves because of --hang. */
     buf_init(&b, 1024);
     if (exit_cause_print(&b, f->code, f->signal_name, oom_kills) && buf_u8(&b, 0) == 0)
-        note(a->opts.log, NOTE_ERROR, AT_CAUSE, "rank %" PRId64 " on %s (pid %d) %s",
-             f->rank, a->host, f->pid, (const char *)buf_data(&b));
+        log_line(a->log, LOG_ERROR, AT_CAUSE, "rank %" PRId64 " on %s (pid %d) %s",
+                 f->rank, a->host, f->pid, (const char *)buf_data(&b));
     buf_fini(&b);
 }
 
@@ -216,19 +218,20 @@ static void log_script(struct agent *a, const struct failure *f)
     if (c->entry != ENTRY_SCRIPT || f->code != 2 || strchr(c->script, '$') ||
         access(c->script, R_OK) == 0)
         return;
-    note(a->opts.log, NOTE_ERROR, AT_AGENT,
-         "the script '%s' cannot be read: %s\nThe workers look for it from %s; it must "
-         "be there on every node, and readable.",
-         c->script, strerror(errno), getcwd(here, sizeof here) ? here : "here");
+    log_line(
+        a->log, LOG_ERROR, AT_AGENT,
+        "the script '%s' cannot be read: %s\nThe workers look for it from %s; it must "
+        "be there on every node, and readable.",
+        c->script, strerror(errno), getcwd(here, sizeof here) ? here : "here");
 }
 
 /* The worker that the verdict names, if it ran on another node: then this node prints
  * its box, too. */
 static bool foreign_culprit(struct agent *a, struct failure *f, struct record_entry *v)
 {
-    if (!record_find(channel_record(a->job.channel), RECORD_VERDICT, -1, v) ||
+    if (!record_find(session_record(a->job.session), RECORD_VERDICT, -1, v) ||
         v->cause == CAUSE_SUCCEEDED || v->rank < 0 ||
-        v->node == channel_node(a->job.channel))
+        v->node == session_node(a->job.session))
         return false;
     *f = (struct failure){ .local_rank = v->local_rank,
                            .rank = v->rank,
@@ -237,7 +240,7 @@ static bool foreign_culprit(struct agent *a, struct failure *f, struct record_en
                            .time_s = v->at_us / 1000000 };
     f->words = words_and_place(v);
     f->signal_name = f->code < 0 ? agent_signal_name(-f->code) : NULL;
-    stamp(f);
+    stamp_failure(f);
     return true;
 }
 
@@ -246,7 +249,7 @@ void agent_failed(struct agent *a)
     struct record_entry v;
     struct failure culprit;
 
-    collect(a);
+    collect_failures(a);
     if (a->failure_count == 0)
         return;
     if (foreign_culprit(a, &culprit, &v)) { /* Ours were stopped because of it. */
@@ -255,27 +258,28 @@ void agent_failed(struct agent *a)
     }
     const struct failure *f = &a->failures[failure_root(a->failures, a->failure_count)];
     if (a->config->entry == ENTRY_RUN_PATH)
-        note(a->opts.log, agent_restart_level(a, NOTE_ERROR), AT_FAILED_FN,
-             "failed (exitcode: %d) local_rank: %" PRId64
-             " (pid: %d) of fn: run_script_path (start_method: %s)",
-             f->code, f->local_rank, f->pid, a->config->start_method);
+        log_line(a->log, agent_restart_level(a, LOG_ERROR), AT_FAILED_FN,
+                 "failed (exitcode: %d) local_rank: %" PRId64
+                 " (pid: %d) of fn: run_script_path (start_method: %s)",
+                 f->code, f->local_rank, f->pid, a->config->start_method);
     else
-        note(a->opts.log, agent_restart_level(a, NOTE_ERROR), AT_FAILED,
-             "failed (exitcode: %d) local_rank: %" PRId64 " (pid: %d) of binary: %s",
-             f->code, f->local_rank, f->pid, worker_binary(a->config));
+        log_line(a->log, agent_restart_level(a, LOG_ERROR), AT_FAILED,
+                 "failed (exitcode: %d) local_rank: %" PRId64
+                 " (pid: %d) of binary: %s",
+                 f->code, f->local_rank, f->pid, worker_binary(a->config));
     log_script(a, f);
     /* The kernel may also have killed a child of a worker, which then gave up. */
     log_cause(a, f, log_oom(a));
     if (logs_full(a->logs))
-        note(
-            a->opts.log, NOTE_ERROR, AT_CAUSE,
+        log_line(
+            a->log, LOG_ERROR, AT_CAUSE,
             "the file system of the log directory is full: %s\nWorkers may have failed "
             "because of it. Make room, or give another --log-dir.",
             logs_base(a->logs));
 }
 
-static char *print_report(struct agent *a, const char *host, const struct failure *list,
-                          size_t count)
+static char *print_failure_box(struct agent *a, const char *host,
+                               const struct failure *list, size_t count)
 {
     struct buf b;
     char *text = NULL;
@@ -289,7 +293,7 @@ static char *print_report(struct agent *a, const char *host, const struct failur
     return text;
 }
 
-char *agent_report(struct agent *a)
+char *agent_failure_box(struct agent *a)
 {
     struct record_entry v;
     struct failure culprit;
@@ -297,11 +301,11 @@ char *agent_report(struct agent *a)
 
     if (!foreign_culprit(a, &culprit, &v))
         return a->failure_count
-                   ? print_report(a, a->host, a->failures, a->failure_count)
+                   ? print_failure_box(a, a->host, a->failures, a->failure_count)
                    : NULL;
     host = mem_strndup((const char *)v.host.p, v.host.n);
     if (host)
-        text = print_report(a, host, &culprit, 1);
+        text = print_failure_box(a, host, &culprit, 1);
     mem_free(host);
     failure_fini(&culprit);
     return text;
@@ -312,39 +316,39 @@ char *agent_report(struct agent *a)
 static void write_error_file(struct agent *a, const char *path, const struct buf *b)
 {
     const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    const ssize_t n = fd >= 0 ? write(fd, buf_data(b), buf_len(b)) : -1;
 
-    if (n != (ssize_t)buf_len(b))
-        note(a->opts.log, NOTE_WARN, AT_AGENT, "Unable to write error to file. %s: %s",
-             path, strerror(errno));
+    if (fd < 0 || !file_write_all(fd, buf_span(b)))
+        log_line(a->log, LOG_WARN, AT_AGENT, "Unable to write error to file. %s: %s",
+                 path, strerror(errno));
     if (fd >= 0)
         close(fd);
 }
 
 /* The root cause's error file becomes ours, its exit code added. */
-static void pass_on(struct agent *a, const struct failure *root)
+static void pass_error_file_on(struct agent *a, const struct failure *root)
 {
     const char *path = a->opts.error_file;
     struct buf b, old;
     struct muster_error err;
 
     if (!path || !path[0]) {
-        note(a->opts.log, NOTE_ERROR, AT_NO_PARENT_FILE,
-             "no error file defined for parent, to copy child error file (%s)",
-             root->error_file);
+        log_line(a->log, LOG_ERROR, AT_NO_PARENT_FILE,
+                 "no error file defined for parent, to copy child error file (%s)",
+                 root->error_file);
         return;
     }
     if (!root->data.object)
-        note(a->opts.log, NOTE_WARN, AT_NEW_FORMAT,
-             "child error file (%s) has a new message format. \nskipping error code "
-             "override",
-             root->error_file);
+        log_line(
+            a->log, LOG_WARN, AT_NEW_FORMAT,
+            "child error file (%s) has a new message format. \nskipping error code "
+            "override",
+            root->error_file);
     buf_init(&b, SIZE_MAX);
     buf_init(&old, SIZE_MAX);
     if (agent_read_error_file(path, &old, &err) == 0) {
-        note(a->opts.log, NOTE_WARN, AT_OVERWRITE,
-             "%s already exists and will be overwritten. Original contents:\n%.*s",
-             path, (int)MIN_OF(buf_len(&old), 65536), (const char *)buf_data(&old));
+        log_line(a->log, LOG_WARN, AT_OVERWRITE,
+                 "%s already exists and will be overwritten. Original contents:\n%.*s",
+                 path, (int)MIN_OF(buf_len(&old), 65536), (const char *)buf_data(&old));
         unlink(path);
     }
     if (error_file_for_parent(&b, &root->data, root->code) == 0)
@@ -353,7 +357,7 @@ static void pass_on(struct agent *a, const struct failure *root)
     buf_fini(&old);
 }
 
-static void write_own(struct agent *a, const char *message)
+static void write_own_error(struct agent *a, const char *message)
 {
     struct buf b;
 
@@ -373,12 +377,12 @@ void agent_notify_parent(struct agent *a, enum agent_core_why why)
         const struct failure *root =
             &a->failures[failure_root(a->failures, a->failure_count)];
         if (root->error_file)
-            pass_on(a, root);
+            pass_error_file_on(a, root);
     } else if (why == WHY_SIGNAL) {
         snprintf(text, sizeof text, "SignalException: Process %d got signal: %d",
                  (int)getpid(), a->core.signal);
-        write_own(a, text);
+        write_own_error(a, text);
     } else if (why == WHY_FATAL && a->fatal.code != MUSTER_EGRACEFUL) {
-        write_own(a, a->fatal.text);
+        write_own_error(a, a->fatal.text);
     }
 }

@@ -21,7 +21,7 @@ struct watchdog {
     int closing;
 };
 
-static double wall(void)
+static double wall_seconds(void)
 {
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
@@ -30,11 +30,11 @@ static double wall(void)
 
 static void file_timer_on_timer(uv_timer_t *timer);
 
-/* Deadlines are wall-clock times, which may be set: looked at once a minute at least.
- */
-static void arm(struct watchdog *w)
+/* Deadlines are wall-clock times, which may be set: looked at once a minute at
+ * least. */
+static void watchdog_arm(struct watchdog *w)
 {
-    const double left = timers_next(&w->timers) - wall();
+    const double left = timers_next(&w->timers) - wall_seconds();
 
     if (isinf(left))
         uv_timer_stop(&w->timer);
@@ -48,11 +48,11 @@ static void file_timer_on_timer(uv_timer_t *timer)
     struct watchdog *w = timer->data;
     struct timer_entry e;
 
-    while (timers_expire(&w->timers, wall(), &e)) {
+    while (timers_expire(&w->timers, wall_seconds(), &e)) {
         w->opts.on_expired(w->opts.ctx, &e);
         mem_free(e.scope);
     }
-    arm(w);
+    watchdog_arm(w);
 }
 
 static void file_timer_on_readable(uv_poll_t *poll, int status, int events)
@@ -68,7 +68,7 @@ static void file_timer_on_readable(uv_poll_t *poll, int status, int events)
         if (timers_feed(&w->timers, span_of(bytes, (size_t)n), &err) != 0)
             w->opts.on_nonsense(w->opts.ctx, &err);
     }
-    arm(w);
+    watchdog_arm(w);
 }
 
 int watchdog_open(const struct watchdog_opts *opts, struct watchdog **out,
@@ -84,8 +84,8 @@ int watchdog_open(const struct watchdog_opts *opts, struct watchdog **out,
     }
     unlink(path);
     int fd = -1;
-    /* Open for writing too: then it never reads as ended while no worker has it open.
-     */
+    /* Open for writing too: then it never reads as ended while no worker has it
+     * open. */
     if (mkfifo(path, 0600) == 0) /* Who writes to it can have workers killed. */
         fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) {

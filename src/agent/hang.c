@@ -1,5 +1,5 @@
-/* hang.c - --hang in the agent: when it watches, and what follows when the job stands
- * still. See hang/hang.h. */
+/* hang.c - glue between the agent and hang/hang.h: when --hang watches, and what
+ * follows when the job stands still. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,8 +10,9 @@
 #include "base/duration.h"
 #include "hang/hang.h"
 #include "logs/directories.h"
+#include "loop/file.h"
 
-static const char *text_of(struct buf *b)
+static const char *terminated_text(struct buf *b)
 {
     return buf_u8(b, 0) == 0 && buf_error(b) == 0 ? (const char *)buf_data(b)
                                                   : "(out of memory)";
@@ -53,15 +54,14 @@ static bool write_file(struct agent *a, const char *text,
         buf_u8(&b, '\n');
         (void)stack_rank_print(&b, &sample->ranks[i]);
     }
-    const bool good = buf_error(&b) == 0 &&
-                      write(fd, buf_data(&b), buf_len(&b)) == (ssize_t)buf_len(&b);
+    const bool good = buf_error(&b) == 0 && file_write_all(fd, buf_span(&b));
     buf_fini(&b);
     return close(fd) == 0 && good;
 }
 
 /* --- the report ------------------------------------------------------------------- */
 
-static void put_action(struct agent *a, struct buf *b)
+static void put_hang_action(struct agent *a, struct buf *b)
 {
     switch (a->config->hang_action) {
     case HANG_REPORT:
@@ -85,9 +85,9 @@ static const struct stack_rank *first_suspect(const struct stack_findings *f)
 }
 
 /* Sends the report to all nodes, for their logs and the record. */
-static void publish(struct agent *a, enum record_kind kind, const char *text,
-                    const char *body, const char *path,
-                    const struct stack_rank *suspect)
+static void publish_hang(struct agent *a, enum record_kind kind, const char *text,
+                         const char *body, const char *path,
+                         const struct stack_rank *suspect)
 {
     struct record_entry e = {
         .kind = kind,
@@ -106,32 +106,34 @@ static void publish(struct agent *a, enum record_kind kind, const char *text,
     };
 
     record_trim(&e);
-    (void)channel_publish(a->job.channel, &e);
+    (void)session_publish(a->job.session, &e);
 }
 
-/* Where restarts are counted for the whole job, the coordinator ends it on all nodes.
- */
-static void act(struct agent *a, const char *failed, const struct stack_rank *suspect)
+/* Where restarts are counted for the whole job, the coordinator ends it on all
+ * nodes. */
+static void act_on_hang(struct agent *a, const char *failed,
+                        const struct stack_rank *suspect)
 {
     if (a->config->hang_action == HANG_REPORT)
         return;
     if (a->job.own_budget || a->config->on_failure_finish)
         agent_post(a, AGENT_EV_HANG, 0, a->config->hang_action == HANG_STOP);
     else
-        publish(a, RECORD_FAILED, failed, "", "", suspect);
+        publish_hang(a, RECORD_FAILED, failed, "", "", suspect);
     agent_pump(a);
 }
 
 void agent_hang_entry(struct agent *a, const struct record_entry *e)
 {
-    if (e->cause != CAUSE_HANG || e->node == channel_node(a->job.channel))
+    if (e->cause != CAUSE_HANG || e->node == session_node(a->job.session))
         return; /* Our own words are in the log already. */
-    note(a->opts.log, NOTE_WARN, AT_HANG, "%.*s%.*s", (int)e->body.n,
-         (const char *)e->body.p, (int)e->text.n, (const char *)e->text.p);
+    log_line(a->log, LOG_WARN, AT_HANG, "%.*s%.*s", (int)e->body.n,
+             (const char *)e->body.p, (int)e->text.n, (const char *)e->text.p);
 }
 
 /* The cause of a failure, as it follows "rank 5 on node2 failed: " or stands alone. */
-static void put_failure(struct buf *b, const struct hang_report *r, const char *verdict)
+static void put_hang_failure(struct buf *b, const struct hang_report *r,
+                             const char *verdict)
 {
     buf_append_str(b, "no rank has made progress for ");
     (void)duration_print(b, r->silent_ms);
@@ -144,7 +146,7 @@ static void put_failure(struct buf *b, const struct hang_report *r, const char *
         buf_printf(b, "; %s", verdict);
 }
 
-static void on_hang(void *ctx, const struct hang_report *r)
+static void agent_on_hang(void *ctx, const struct hang_report *r)
 {
     struct agent *a = ctx;
     char path[4400];
@@ -160,7 +162,7 @@ static void on_hang(void *ctx, const struct hang_report *r)
         buf_printf(&text, "  (%s)\n", r->sample->notes[i]);
     (void)stack_findings_verdict(&last, r->findings);
     const struct stack_rank *suspect = first_suspect(r->findings);
-    const char *all = text_of(&text), *verdict = text_of(&last);
+    const char *all = terminated_text(&text), *verdict = terminated_text(&last);
     struct buf line;
     buf_init(&line, SIZE_MAX);
     buf_printf(&line, "%s%s. ", all, verdict);
@@ -171,41 +173,41 @@ static void on_hang(void *ctx, const struct hang_report *r)
                    strerror(errno));
         path[0] = '\0';
     }
-    put_action(a, &line);
-    note(a->opts.log, NOTE_WARN, AT_HANG, "%s", text_of(&line));
-    publish(a, RECORD_NOTE, verdict, all, path, suspect);
+    put_hang_action(a, &line);
+    log_line(a->log, LOG_WARN, AT_HANG, "%s", terminated_text(&line));
+    publish_hang(a, RECORD_NOTE, verdict, all, path, suspect);
     struct buf failed;
     buf_init(&failed, SIZE_MAX);
-    put_failure(&failed, r, verdict);
-    act(a, text_of(&failed), suspect);
+    put_hang_failure(&failed, r, verdict);
+    act_on_hang(a, terminated_text(&failed), suspect);
     buf_fini(&failed);
     buf_fini(&line);
     buf_fini(&text);
     buf_fini(&last);
 }
 
-static void on_over(void *ctx)
+static void agent_on_hang_over(void *ctx)
 {
     const struct agent *a = ctx;
 
-    note(a->opts.log, NOTE_WARN, AT_HANG, "the job makes progress again");
+    log_line(a->log, LOG_WARN, AT_HANG, "the job makes progress again");
 }
 
 /* --- when ------------------------------------------------------------------------- */
 
 /* The node of rank 0, or each for itself where other nodes cannot be asked at all. */
-static bool decides(void *ctx)
+static bool hang_decides(void *ctx)
 {
     const struct agent *a = ctx;
-    const enum channel_state state = channel_state(a->job.channel);
+    const enum session_state state = session_state(a->job.session);
 
     if (a->core.phase != AGENT_RUNNING)
         return false;
-    return state == CHANNEL_ALONE || state == CHANNEL_NO_COORDINATOR ||
-           (state == CHANNEL_UP && a->round.rank == 0);
+    return state == SESSION_ALONE || state == SESSION_UNSHARED ||
+           (state == SESSION_UP && a->round.rank == 0);
 }
 
-static uint64_t store_writes(void *ctx)
+static uint64_t count_store_writes(void *ctx)
 {
     const struct agent *a = ctx;
     const struct rdzv_handler_ops *ops = a->handler ? a->handler->ops : NULL;
@@ -222,10 +224,10 @@ void agent_hang_open(struct agent *a)
         .stacks = a->stacks,
         .targets = agent_stacks_targets,
         .most = (size_t)a->config->nproc,
-        .decides = decides,
-        .store_writes = store_writes,
-        .on_hang = on_hang,
-        .on_over = on_over,
+        .decides = hang_decides,
+        .store_writes = count_store_writes,
+        .on_hang = agent_on_hang,
+        .on_over = agent_on_hang_over,
         .ctx = a,
     };
 
@@ -233,20 +235,9 @@ void agent_hang_open(struct agent *a)
         return;
     struct muster_error why = { .text = "stacks cannot be read" };
     if (!a->stacks || hang_open(&opts, &a->hang, &why) != 0)
-        note(a->opts.log, NOTE_WARN, AT_HANG, "--hang has no effect: %s", why.text);
+        log_line(a->log, LOG_WARN, AT_HANG, "--hang has no effect: %s", why.text);
     else
-        (void)hang_channel(a->hang, a->job.channel);
-}
-
-void agent_hang_begin(struct agent *a)
-{
-    if (a->hang)
-        hang_begin(a->hang);
-}
-
-void agent_hang_end(struct agent *a)
-{
-    hang_end(a->hang);
+        (void)hang_session(a->hang, a->job.session);
 }
 
 void agent_hang_close(struct agent *a)

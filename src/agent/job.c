@@ -1,5 +1,5 @@
 /* job.c - this node as a part of its job: what it tells the coordinator over the job
- * channel (job/channel.h), and what follows from what the coordinator says. */
+ * session (job/session.h), and what follows from what the coordinator says. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,6 +15,7 @@
 #include "job/core/report.h"
 #include "job/run_clock.h"
 #include "loop/clock.h"
+#include "loop/file.h"
 
 #define LAST_MS 3000u /* before AGENT_CLOSE_MS, when the run is closed for all */
 #define SYNC_MS 2000u /* a store that is there answers in milliseconds */
@@ -53,7 +54,7 @@ static bool node_gone(struct agent *a, uint64_t round, int64_t rank)
 
     if (!ops->node_gone || !ops->node_gone(a->handler, round, rank) || !is_member(a))
         return false;
-    agent_post(a, AGENT_EV_LOST, 0, 0);
+    agent_post(a, AGENT_EV_NODE_LOST, 0, 0);
     return true;
 }
 
@@ -72,13 +73,13 @@ static void on_host(void *ctx, bool there, int64_t round, int64_t rank)
     struct agent *a = ctx;
 
     if (there) {
-        agent_post(a, AGENT_EV_UNJUDGED, 0, 1);
+        agent_post(a, AGENT_EV_JUDGE_BACK, 0, 0);
     } else if (round >= 0 && is_member(a) && node_gone(a, (uint64_t)round, rank)) {
-        note(a->opts.log, NOTE_WARN, AT_AGENT,
-             "the node that served the workers' store of round %" PRIu64
-             " (%s) is gone: nobody listens there any more",
-             a->round.round, a->round.master_addr);
-        agent_post(a, AGENT_EV_UNJUDGED, 0, 0);
+        log_line(a->log, LOG_WARN, AT_AGENT,
+                 "the node that served the workers' store of round %" PRIu64
+                 " (%s) is gone: nobody listens there any more",
+                 a->round.round, a->round.master_addr);
+        agent_post(a, AGENT_EV_JUDGE_GONE, 0, 0);
         a->job.lost_round = (uint64_t)round;
         deadline_set(&a->job.stragglers, clock_mono_ms() + STRAGGLERS_MS);
     }
@@ -96,9 +97,9 @@ static bool all_warm(const struct agent *a)
     return true;
 }
 
-enum note_level agent_restart_level(const struct agent *a, enum note_level usual)
+enum log_level agent_restart_level(const struct agent *a, enum log_level usual)
 {
-    return a->job.restarts.skipped ? NOTE_DEBUG : usual;
+    return a->job.restarts.skipped ? LOG_DEBUG : usual;
 }
 
 /* All nodes have started their workers after a restart; said once. Nodes of a static
@@ -108,17 +109,17 @@ static void log_back_at_work(struct agent *a, const struct record_entry *e)
     struct record_entry round;
 
     if (a->job.failed_us == 0 || e->round <= a->job.failed_round ||
-        !record_find(channel_record(a->job.channel), RECORD_ROUND, e->round, &round))
+        !record_find(session_record(a->job.session), RECORD_ROUND, e->round, &round))
         return;
     const double ms = (double)(e->at_us - a->job.failed_us) / 1e3;
     char after[32];
 
     (void)snprintf(after, sizeof after, ms < 1000 ? "%.0f ms" : "%.1f s",
                    ms < 1000 ? ms : ms / 1e3);
-    note(a->opts.log, agent_restart_level(a, NOTE_WARN), AT_JOB,
-         "%" PRId64 " rank%s on %" PRId64 " node%s started again after %s%s",
-         round.total, round.total == 1 ? "" : "s", round.count,
-         round.count == 1 ? "" : "s", after, all_warm(a) ? " (warm)" : "");
+    log_line(a->log, agent_restart_level(a, LOG_WARN), AT_JOB,
+             "%" PRId64 " rank%s on %" PRId64 " node%s started again after %s%s",
+             round.total, round.total == 1 ? "" : "s", round.count,
+             round.count == 1 ? "" : "s", after, all_warm(a) ? " (warm)" : "");
     a->job.failed_us = 0;
 }
 
@@ -129,7 +130,7 @@ static void agent_log_restart(struct agent *a, const struct record_entry *e);
  */
 static bool is_news(const struct agent *a, const struct record_entry *e)
 {
-    return a->starts > 0 && e->node != channel_node(a->job.channel) && e->round >= 0 &&
+    return a->starts > 0 && e->node != session_node(a->job.session) && e->round >= 0 &&
            e->round + 1 >= agent_job_round(a);
 }
 
@@ -141,11 +142,11 @@ static void on_node_gone(struct agent *a, const struct record_entry *e)
     const bool lost = e->kind == RECORD_LOST;
 
     if (lost && e->node != a->job.gone_node)
-        note(a->opts.log, NOTE_WARN, AT_JOB, "%.*s", (int)e->text.n,
-             (const char *)e->text.p);
+        log_line(a->log, LOG_WARN, AT_JOB, "%.*s", (int)e->text.n,
+                 (const char *)e->text.p);
     else if (!lost && g->count == 0 && a->core.signal == 0 && e->text.n)
-        note(a->opts.log, NOTE_WARN, AT_JOB, "%.*s left the job (%.*s)", (int)e->host.n,
-             (const char *)e->host.p, (int)e->text.n, (const char *)e->text.p);
+        log_line(a->log, LOG_WARN, AT_JOB, "%.*s left the job (%.*s)", (int)e->host.n,
+                 (const char *)e->host.p, (int)e->text.n, (const char *)e->text.p);
     a->job.gone_node = e->node;
     if (e->round != agent_job_round(a))
         return;
@@ -185,7 +186,7 @@ static void on_entry(void *ctx, const struct record_entry *e)
     switch (e->kind) {
     case RECORD_ENDING:
         if (!finish)
-            agent_post(a, AGENT_EV_ENDING, 0, (int)e->code);
+            agent_post(a, AGENT_EV_PEER_FAILED, 0, (int)e->code);
         break;
     case RECORD_RESTART:
         a->job.failed_us = e->at_us;
@@ -193,7 +194,7 @@ static void on_entry(void *ctx, const struct record_entry *e)
         if (!a->job.own_budget)
             agent_post(a, AGENT_EV_RESTART, e->count, 0);
         else if (e->cause == CAUSE_MEMBERSHIP && /* It has been counted here already. */
-                 e->node == channel_node(a->job.channel))
+                 e->node == session_node(a->job.session))
             agent_post(a, AGENT_EV_RESTART, e->count, 1);
         else if (e->cause == CAUSE_MEMBERSHIP && a->core.phase == AGENT_JUDGING)
             agent_post(a, AGENT_EV_RESTART, agent_core_attempt(&a->core), 1);
@@ -221,34 +222,38 @@ static void on_entry(void *ctx, const struct record_entry *e)
 
 int agent_job_open(struct agent *a, struct muster_error *err)
 {
-    const struct channel_opts opts = { .loop = &a->loop,
+    const struct session_opts opts = { .loop = &a->loop,
                                        .run_id = a->config->rdzv.run_id,
                                        .host = a->host,
                                        .addr = a->config->rdzv.local_addr,
                                        .pid = getpid(),
                                        .nproc = a->config->nproc,
+                                       .role = a->config->role,
                                        .max_restarts = a->config->max_restarts,
                                        .auth = a->handler->auth,
                                        .nonce = a->handler->nonce,
-                                       .trace = &a->trace,
+                                       .log = a->log,
                                        .on_entry = on_entry,
                                        .on_host = on_host,
                                        .ctx = a };
 
-    const int rc = channel_open(&opts, &a->job.channel, err);
+    const int rc = session_open(&opts, &a->job.session, err);
 
-    if (rc == 0)
-        deadline_init(&a->job.stragglers, &a->loop, on_stragglers, a);
-    return rc;
+    if (rc < 0)
+        return rc;
+    deadline_init(&a->job.stragglers, &a->loop, on_stragglers, a);
+    if (a->handler->ops->use_session)
+        a->handler->ops->use_session(a->handler, a->job.session);
+    return 0;
 }
 
 void agent_job_close(struct agent *a)
 {
-    if (!a->job.channel)
+    if (!a->job.session)
         return;
-    channel_close(a->job.channel, NULL, NULL);
+    session_close(a->job.session, NULL, NULL);
     uv_close((uv_handle_t *)&a->job.stragglers.timer, NULL);
-    a->job.channel = NULL;
+    a->job.session = NULL;
 }
 
 /* --- rounds ----------------------------------------------------------------------- */
@@ -256,7 +261,7 @@ void agent_job_close(struct agent *a)
 static void begin(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
-    const struct record *r = channel_record(a->job.channel);
+    const struct record *r = session_record(a->job.session);
     const int64_t round = agent_job_round(a);
     struct record_entry e;
 
@@ -270,11 +275,11 @@ static void begin(struct agent *a)
         return;
     }
     if (!a->job.own_budget && record_find(r, RECORD_RESTART, round, &e)) {
-        agent_post(a, AGENT_EV_LOST, 0, 0);
+        agent_post(a, AGENT_EV_NODE_LOST, 0, 0);
         return;
     }
     a->job.ranks_sent = true;
-    channel_ranks(a->job.channel, round, a->range.base_rank, a->config->nproc,
+    session_ranks(a->job.session, round, a->range.base_rank, a->config->nproc,
                   a->round.world_size, a->job.own_budget);
     agent_post(a, AGENT_EV_ASSIGNED, r->restarts, !a->job.own_budget);
 }
@@ -300,14 +305,14 @@ void agent_job_joined(struct agent *a)
     a->job.synced = a->job.assigned = a->job.ranks_sent = false;
     a->job.gone = (struct gone_nodes){ 0 };
     if (a->round.rank == 0 && a->round.master_addr) /* That is us. */
-        channel_set_addr(a->job.channel, a->round.master_addr);
+        session_set_addr(a->job.session, a->round.master_addr);
     if (ops->store_at && ops->store_at(a->handler, &at) && !at.alone)
-        channel_attach(a->job.channel, at.host, at.port, at.local, at.records);
+        session_attach(a->job.session, at.host, at.port, at.local, at.records);
     else
-        channel_attach_alone(a->job.channel,
+        session_attach_alone(a->job.session,
                              !at.alone && a->config->rdzv.max_nodes > 1);
-    channel_seat(a->job.channel, (int64_t)a->round.round, a->round.rank);
-    channel_sync(a->job.channel, SYNC_MS, on_synced, a);
+    session_seat(a->job.session, (int64_t)a->round.round, a->round.rank);
+    session_sync(a->job.session, SYNC_MS, on_synced, a);
 }
 
 /* A spare has no round yet, and may never have one. All the same it should know what
@@ -318,9 +323,9 @@ void agent_job_spare(struct agent *a)
     const struct rdzv_handler_ops *ops = a->handler->ops;
     struct rdzv_store_at at;
 
-    if (channel_state(a->job.channel) == CHANNEL_NONE && ops->store_at &&
+    if (session_state(a->job.session) == SESSION_NONE && ops->store_at &&
         ops->store_at(a->handler, &at) && !at.alone)
-        channel_attach(a->job.channel, at.host, at.port, at.local, at.records);
+        session_attach(a->job.session, at.host, at.port, at.local, at.records);
 }
 
 void agent_job_assigned(struct agent *a)
@@ -342,7 +347,7 @@ static void agent_log_restart(struct agent *a, const struct record_entry *e)
     const bool shown = restart_print_once(&b, &a->job.restarts, e);
     (void)buf_u8(&b, 0);
     if (shown && buf_error(&b) == 0)
-        note(a->opts.log, NOTE_WARN, AT_JOB, "%s", (const char *)buf_data(&b));
+        log_line(a->log, LOG_WARN, AT_JOB, "%s", (const char *)buf_data(&b));
     buf_fini(&b);
 }
 
@@ -365,7 +370,7 @@ char *agent_verdict(struct agent *a, enum agent_core_why why)
     const struct verdict_style style = { .colours = screen && screen->colours,
                                          .report_path = hidden ? NULL : path,
                                          .zone_s = zone() };
-    const struct record *r = channel_record(a->job.channel);
+    const struct record *r = session_record(a->job.session);
     struct record_entry v;
     char *text = NULL;
     struct buf b;
@@ -373,7 +378,7 @@ char *agent_verdict(struct agent *a, enum agent_core_why why)
     if ((why != WHY_FAILURE && why != WHY_FATAL) ||
         (why == WHY_FATAL && record_find(r, RECORD_VERDICT, -1, &v) &&
          (v.cause == CAUSE_RENDEZVOUS ||
-          (v.cause == CAUSE_START && !channel_shared(a->job.channel)))))
+          (v.cause == CAUSE_START && !session_shared(a->job.session)))))
         return NULL;
     buf_init(&b, SIZE_MAX);
     if (verdict_print(&b, r, &style))
@@ -391,7 +396,7 @@ static void on_last_entry(void *ctx)
 {
     struct agent *a = ctx;
 
-    channel_detach(a->job.channel);
+    session_detach(a->job.session);
     a->job.leave(a);
 }
 
@@ -410,26 +415,26 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
 
     a->job.leave = leave;
     if (a->core.why == WHY_SIGNAL)
-        (void)channel_publish(a->job.channel, &e);
+        (void)session_publish(a->job.session, &e);
     if (a->core.why == WHY_FATAL && a->job.ranks_sent && !a->job.cut_off &&
         (a->fatal.code == MUSTER_ETIMEDOUT || a->fatal.code == MUSTER_ECLOSED)) {
         e.kind = RECORD_VERDICT; /* No round came: the coordinator may know why. */
         e.cause = CAUSE_RENDEZVOUS;
         e.text = first_line(a->fatal.text);
-        (void)channel_publish(a->job.channel, &e);
-        if (channel_shared(a->job.channel) && !channel_is_local(a->job.channel)) {
-            channel_sync(a->job.channel, GIVE_UP_MS, on_last_entry, a);
+        (void)session_publish(a->job.session, &e);
+        if (session_shared(a->job.session) && !session_is_local(a->job.session)) {
+            session_sync(a->job.session, GIVE_UP_MS, on_last_entry, a);
             return;
         }
     }
-    const bool away = channel_state(a->job.channel) == CHANNEL_CONNECTING;
-    if (channel_shared(a->job.channel) && channel_is_local(a->job.channel))
-        channel_wait_last(a->job.channel, LAST_MS, on_last_entry, a);
+    const bool away = session_state(a->job.session) == SESSION_CONNECTING;
+    if (session_shared(a->job.session) && session_is_local(a->job.session))
+        session_wait_last(a->job.session, LAST_MS, on_last_entry, a);
     else if (a->core.why == WHY_SUCCESS && away) /* It may lack our report. */
-        channel_sync(a->job.channel, 500, on_last_entry, a);
+        session_sync(a->job.session, 500, on_last_entry, a);
     else if (a->config->report && !away &&
-             channel_state(a->job.channel) != CHANNEL_NONE)
-        channel_sync(a->job.channel, 500, on_last_entry, a);
+             session_state(a->job.session) != SESSION_NONE)
+        session_sync(a->job.session, 500, on_last_entry, a);
     else
         on_last_entry(a);
 }
@@ -477,7 +482,7 @@ static struct muster_failure *failure_of(const struct record_entry *v)
 
 void agent_job_story(struct agent *a)
 {
-    const struct record *r = channel_record(a->job.channel);
+    const struct record *r = session_record(a->job.session);
     struct record_entry v;
     struct buf b;
 
@@ -498,19 +503,6 @@ static bool is_special(const char *path)
     return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
 }
 
-static bool write_all(int fd, struct buf *b)
-{
-    while (buf_len(b)) {
-        const ssize_t n = write(fd, buf_data(b), buf_len(b));
-
-        if (n > 0)
-            buf_consume(b, (size_t)n);
-        else if (n == 0 || errno != EINTR)
-            return false;
-    }
-    return true;
-}
-
 /* Writes all of it or nothing; a failure is a warning and never fails the job. Agents
  * on nodes that share the directory may have the same process id, so the host is in the
  * name, too. */
@@ -526,19 +518,19 @@ void agent_write_report(struct agent *a)
     if (!part)
         return;
     buf_init(&b, SIZE_MAX);
-    good = report_json(&b, channel_record(a->job.channel), a->config->rdzv.run_id,
+    good = report_json(&b, session_record(a->job.session), a->config->rdzv.run_id,
                        MUSTER_VERSION) == 0;
     errno = ENOMEM;
     if (good && special)
         fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     else if (good)
         fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    good = fd >= 0 && write_all(fd, &b);
+    good = fd >= 0 && file_write_all(fd, buf_span(&b));
     if (fd >= 0 && close(fd) < 0)
         good = false;
     if (!good || (!special && rename(part, path) < 0)) {
-        note(a->opts.log, NOTE_WARN, AT_AGENT, "the report %s cannot be written: %s",
-             path, strerror(errno));
+        log_line(a->log, LOG_WARN, AT_AGENT, "the report %s cannot be written: %s",
+                 path, strerror(errno));
         if (!special)
             (void)unlink(part);
     }
@@ -601,8 +593,8 @@ static void put_coordinator(const struct agent *a, const struct record_node *nod
 static void blame_coordinator(const struct agent *a, struct record_entry *e,
                               struct buf *text)
 {
-    const struct channel_silence silence = channel_silence(a->job.channel);
-    const struct record *r = channel_record(a->job.channel);
+    const struct session_silence silence = session_silence(a->job.session);
+    const struct record *r = session_record(a->job.session);
     struct record_entry round;
     struct record_ranks ranks;
     struct record_node node = { 0 };
@@ -678,27 +670,30 @@ void agent_job_conclude(struct agent *a, enum agent_core_why why)
 
     if ((why != WHY_FAILURE && why != WHY_FATAL) || a->fatal.code == MUSTER_EGRACEFUL ||
         !a->job.ranks_sent ||
-        record_find(channel_record(a->job.channel), RECORD_VERDICT, -1, &there))
+        record_find(session_record(a->job.session), RECORD_VERDICT, -1, &there))
         return;
     buf_init(&text, RECORD_TEXT_MAX);
     const bool away =
-        !channel_is_local(a->job.channel) &&
-        (a->job.cut_off || channel_state(a->job.channel) == CHANNEL_CONNECTING);
+        !session_is_local(a->job.session) &&
+        (a->job.cut_off || session_state(a->job.session) == SESSION_CONNECTING);
     if (why == WHY_FAILURE)
         ours = worst_of_ours(a, &e, &words);
     if (away && (!ours || judge_is_echo(&e))) {
         blame_coordinator(a, &e, &text);
-    } else if (!ours) {
-        e.cause = a->refused ? CAUSE_START : CAUSE_RENDEZVOUS;
-        e.rank = e.local_rank = e.pid = -1;
-        e.text = a->refused ? span_str(a->job.refusal) : first_line(a->fatal.text);
+    } else {
+        if (!ours) {
+            e.cause = a->refused ? CAUSE_START : CAUSE_RENDEZVOUS;
+            e.rank = e.local_rank = e.pid = -1;
+            e.text = a->refused ? span_str(a->job.refusal) : first_line(a->fatal.text);
+        }
+        /* A recorder adds it to what is published; here there may be none. */
         e.host = span_str(a->host);
     }
     e.kind = RECORD_VERDICT;
     e.round = agent_job_round(a);
     e.count = agent_core_attempt(&a->core);
     e.total = a->config->max_restarts;
-    channel_conclude(a->job.channel, &e);
+    session_conclude(a->job.session, &e);
     if (ours)
         agent_words_fini(&words);
     buf_fini(&text);
@@ -719,7 +714,7 @@ void agent_job_refused(struct agent *a, struct span text)
 
     (void)snprintf(a->job.refusal, sizeof a->job.refusal, "%.*s", (int)text.n,
                    (const char *)text.p);
-    (void)channel_publish(a->job.channel, &e);
+    (void)session_publish(a->job.session, &e);
 }
 
 /* --- failures --------------------------------------------------------------------- */
@@ -730,7 +725,7 @@ static void publish(struct agent *a, int64_t i)
     struct failure_words words;
 
     agent_describe(a, i, &words, &e);
-    (void)channel_publish(a->job.channel, &e);
+    (void)session_publish(a->job.session, &e);
     agent_words_fini(&words);
 }
 
@@ -759,7 +754,7 @@ static void put_codes(const struct agent *a, struct buf *b)
 void agent_job_moved(struct agent *a)
 {
     if (a->job.ranks_sent)
-        channel_moved(a->job.channel, agent_job_round(a));
+        session_moved(a->job.session, agent_job_round(a));
 }
 
 void agent_job_report(struct agent *a)
@@ -782,7 +777,7 @@ void agent_job_report(struct agent *a)
     }
     buf_init(&codes, 4096);
     put_codes(a, &codes);
-    channel_reported(a->job.channel, agent_job_round(a), failed, stopped,
+    session_reported(a->job.session, agent_job_round(a), failed, stopped,
                      buf_span(&codes));
     buf_fini(&codes);
 }

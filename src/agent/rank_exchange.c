@@ -1,7 +1,7 @@
 /* rank_exchange.c - what agents tell each other through the round's store: ranks before
  * the workers start, and the barrier after they are done.
- * rendezvous/core/rank_exchange.c decides; store/talk_driver.c asks. One of the two is
- * under way at a time. */
+ * rendezvous/core/rank_exchange.c decides; store/dialogue_driver.c asks. One of the two
+ * is under way at a time. */
 #include <stdlib.h>
 
 #include "agent/agent_int.h"
@@ -27,57 +27,58 @@ static uint64_t timeout_ms(const struct agent *a)
                : READ_TIMEOUT_MS;
 }
 
-void agent_end_talk(struct agent *a)
+void agent_end_dialogue(struct agent *a)
 {
-    talk_driver_close(a->talk.driver);
-    talk_fini(&a->talk.exchange.talk);
-    talk_init(&a->talk.exchange.talk);
-    talk_fini(&a->talk.barrier.talk);
-    talk_init(&a->talk.barrier.talk);
-    a->talk.driver = NULL;
+    dialogue_driver_close(a->dialogue.driver);
+    dialogue_fini(&a->dialogue.exchange.dialogue);
+    dialogue_init(&a->dialogue.exchange.dialogue);
+    dialogue_fini(&a->dialogue.barrier.dialogue);
+    dialogue_init(&a->dialogue.barrier.dialogue);
+    a->dialogue.driver = NULL;
 }
 
-static void talk_over(struct agent *a, enum agent_core_event_kind what)
+static void dialogue_over(struct agent *a, enum agent_core_event_kind what)
 {
-    agent_end_talk(a);
+    agent_end_dialogue(a);
     agent_wait_end(a, true);
     agent_post(a, what, 0, 0);
 }
 
-static void on_exchange(void *ctx, const struct talk_fx *fx)
+static void on_exchange(void *ctx, const struct dialogue_fx *fx)
 {
     struct agent *a = ctx;
 
     switch (fx->kind) {
-    case TALK_DONE:
-        a->range = a->talk.exchange.range;
-        agent_end_talk(a);
+    case DIALOGUE_DONE:
+        a->range = a->dialogue.exchange.range;
+        agent_end_dialogue(a);
         agent_wait_end(a, true);
         agent_job_assigned(a);
         break;
-    case TALK_REJOIN:
-        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
-             "run '%s': the connection to the store broke while ranks were agreed on, "
-             "and the other nodes have gone on; joining again",
-             a->config->rdzv.run_id);
-        talk_over(a, AGENT_EV_LOST);
+    case DIALOGUE_REJOIN:
+        log_line(
+            a->log, LOG_WARN, AT_RENDEZVOUS,
+            "run '%s': the connection to the store broke while ranks were agreed on, "
+            "and the other nodes have gone on; joining again",
+            a->config->rdzv.run_id);
+        dialogue_over(a, AGENT_EV_NODE_LOST);
         break;
     default:
         agent_fail(a, &fx->err);
-        agent_end_talk(a);
+        agent_end_dialogue(a);
         break;
     }
     agent_pump(a);
 }
 
-static void begin(struct agent *a, struct talk *machine, talk_step step,
-                  talk_driver_cb cb)
+static void begin(struct agent *a, struct store_dialogue *machine, dialogue_step step,
+                  dialogue_driver_cb cb)
 {
     struct muster_error err;
 
-    if (talk_driver_open(a->round.store, machine, step, cb, a, &a->talk.driver, &err) <
-        0) {
-        a->talk.driver = NULL;
+    if (dialogue_driver_open(a->round.store, machine, step, cb, a, &a->dialogue.driver,
+                             &err) < 0) {
+        a->dialogue.driver = NULL;
         agent_fail(a, &err);
     }
 }
@@ -92,8 +93,13 @@ void agent_assign(struct agent *a)
         agent_job_assigned(a);
         return;
     }
-    agent_end_talk(a);
-    a->talk.exchange = (struct rank_exchange){
+    if (a->round.ranks) {
+        a->range = *a->round.ranks;
+        agent_job_assigned(a);
+        return;
+    }
+    agent_end_dialogue(a);
+    a->dialogue.exchange = (struct rank_exchange){
         .role = a->config->role,
         .rank = a->round.rank,
         .world = a->round.world_size,
@@ -101,24 +107,24 @@ void agent_assign(struct agent *a)
         .timeout_ms = timeout_ms(a),
         .can_rejoin = !is_static(a),
     };
-    talk_init(&a->talk.exchange.talk);
+    dialogue_init(&a->dialogue.exchange.dialogue);
     agent_wait_begin(a, a->round.rank == 0 ? WAITING_FOR_NODES : WAITING_FOR_RANKS,
                      clock_mono_ms() + timeout_ms(a));
-    begin(a, &a->talk.exchange.talk, rank_exchange_step, on_exchange);
+    begin(a, &a->dialogue.exchange.dialogue, rank_exchange_step, on_exchange);
 }
 
 /* --- the barrier ------------------------------------------------------------------ */
 
 /* It is given up and not failed, since the work is done. */
-static void on_barrier(void *ctx, const struct talk_fx *fx)
+static void on_barrier(void *ctx, const struct dialogue_fx *fx)
 {
     struct agent *a = ctx;
 
-    if (fx->kind == TALK_DONE) {
-        talk_over(a, AGENT_EV_BARRIER_DONE);
+    if (fx->kind == DIALOGUE_DONE) {
+        dialogue_over(a, AGENT_EV_BARRIER_DONE);
     } else {
         agent_fail(a, &fx->err);
-        agent_end_talk(a);
+        agent_end_dialogue(a);
     }
     agent_pump(a);
 }
@@ -129,11 +135,11 @@ void agent_barrier(struct agent *a)
         agent_post(a, AGENT_EV_BARRIER_DONE, 0, 0);
         return;
     }
-    agent_end_talk(a);
-    a->talk.barrier = (struct exit_barrier){ .rank = a->round.rank,
-                                             .world = a->round.world_size,
-                                             .gives_up = is_static(a) };
-    talk_init(&a->talk.barrier.talk);
+    agent_end_dialogue(a);
+    a->dialogue.barrier = (struct exit_barrier){ .rank = a->round.rank,
+                                                 .world = a->round.world_size,
+                                                 .gives_up = is_static(a) };
+    dialogue_init(&a->dialogue.barrier.dialogue);
     agent_wait_begin(a, WAITING_FOR_END, clock_mono_ms() + BARRIER_MS);
-    begin(a, &a->talk.barrier.talk, exit_barrier_step, on_barrier);
+    begin(a, &a->dialogue.barrier.dialogue, exit_barrier_step, on_barrier);
 }

@@ -17,6 +17,7 @@
 #include "base/err.h"
 #include "base/escape.h"
 #include "base/mem.h"
+#include "loop/file.h"
 
 static const struct {
     const char *name;
@@ -43,7 +44,7 @@ const char *agent_signal_name(int sig)
     return "<N/A>";
 }
 
-static int number_of(struct span name)
+static int signal_number(struct span name)
 {
     for (size_t i = 0; i < ARRAY_LEN(signal_names); i++)
         if (span_eq(span_str(signal_names[i].name), name))
@@ -82,11 +83,10 @@ static void watch_sender(int sig)
 /* "SIGTERM from pid 712 (slurmstepd, root)" */
 static void describe_sender(char *to, size_t room, int sig)
 {
-    char path[32], comm[64] = "", clean[80];
+    char path[32], comm[64], clean[80];
     const int pid = (int)sender.pid, uid = (int)sender.uid;
     const int n = snprintf(to, room, "%s", agent_signal_name(sig));
-    ssize_t got = -1;
-    int fd;
+    ssize_t got;
 
     to += n;
     room -= (size_t)n;
@@ -96,11 +96,7 @@ static void describe_sender(char *to, size_t room, int sig)
         return;
     }
     (void)snprintf(path, sizeof path, "/proc/%d/comm", pid);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        got = read(fd, comm, sizeof comm - 1);
-        (void)close(fd);
-    }
+    got = file_read(path, comm, sizeof comm);
     got = got > 0 && comm[got - 1] == '\n' ? got - 1 : got;
     (void)escape_text(clean, sizeof clean, span_of(comm, got > 0 ? (size_t)got : 0));
     (void)snprintf(to, room,
@@ -108,7 +104,7 @@ static void describe_sender(char *to, size_t room, int sig)
                    pid, clean[0] ? clean : "gone", uid);
 }
 
-static void on_signal(uv_signal_t *handle, int sig)
+static void signals_on_signal(uv_signal_t *handle, int sig)
 {
     static const char stopped[] = "stopped by ";
     struct agent *a = handle->data;
@@ -116,13 +112,13 @@ static void on_signal(uv_signal_t *handle, int sig)
     memcpy(a->stopped_by, stopped, sizeof stopped);
     describe_sender(a->stopped_by + sizeof stopped - 1,
                     sizeof a->stopped_by - sizeof stopped, sig);
-    note(a->opts.log, NOTE_WARN, AT_AGENT, "%s", a->stopped_by);
+    log_line(a->log, LOG_WARN, AT_AGENT, "%s", a->stopped_by);
     agent_post(a, AGENT_EV_SIGNAL, 0, sig);
     agent_pump(a);
 }
 
 /* The guard looks again, as only it knows that the pid is still the worker's. */
-static void on_passed(uv_signal_t *handle, int sig)
+static void signals_on_passed(uv_signal_t *handle, int sig)
 {
     struct agent *a = handle->data;
     char from[256];
@@ -141,12 +137,13 @@ static void on_passed(uv_signal_t *handle, int sig)
                          a->range.base_rank + i);
     }
     if (count > 0)
-        note(a->opts.log, NOTE_WARN, AT_AGENT, "%s: passed on to rank%s %.*s", from,
-             count > 1 ? "s" : "", (int)buf_len(&ranks),
-             (const char *)buf_data(&ranks));
+        log_line(a->log, LOG_WARN, AT_AGENT, "%s: passed on to rank%s %.*s", from,
+                 count > 1 ? "s" : "", (int)buf_len(&ranks),
+                 (const char *)buf_data(&ranks));
     else
-        note(a->opts.log, NOTE_WARN, AT_AGENT,
-             "%s: not passed on, as no worker of this node has a handler for it", from);
+        log_line(a->log, LOG_WARN, AT_AGENT,
+                 "%s: not passed on, as no worker of this node has a handler for it",
+                 from);
     buf_fini(&ranks);
 }
 
@@ -156,6 +153,12 @@ struct handled_signal {
     struct handled_signal *next;
 };
 
+struct agent_signals {
+    struct handled_signal *list; /* owned */
+    bool on;
+    uv_signal_t chld; /* with reap_orphans */
+};
+
 static void handle_one(struct agent *a, int sig, uv_signal_cb cb)
 {
     struct sigaction old = { 0 };
@@ -163,9 +166,10 @@ static void handle_one(struct agent *a, int sig, uv_signal_cb cb)
     /* It was ignored when we were started (nohup), so it stays ignored. What is passed
      * on may also have a handler of the program that we are part of. */
     if (sigaction(sig, NULL, &old) == 0 &&
-        (old.sa_handler == SIG_IGN || (cb == on_passed && old.sa_handler != SIG_DFL)))
+        (old.sa_handler == SIG_IGN ||
+         (cb == signals_on_passed && old.sa_handler != SIG_DFL)))
         return;
-    for (const struct handled_signal *s = a->signals; s; s = s->next)
+    for (const struct handled_signal *s = a->signals->list; s; s = s->next)
         if (s->handle.signum == sig)
             return;
     struct handled_signal *s = mem_calloc(1, sizeof *s);
@@ -175,15 +179,15 @@ static void handle_one(struct agent *a, int sig, uv_signal_cb cb)
     }
     s->handle.data = a;
     s->before = old;
-    s->next = a->signals;
-    a->signals = s;
+    s->next = a->signals->list;
+    a->signals->list = s;
     uv_signal_start(&s->handle, cb, sig);
     watch_sender(sig);
     uv_unref((uv_handle_t *)&s->handle);
 }
 
 /* The next name of --signals-to-handle; *p is NULL behind the last. */
-static struct span next_name(const char **p)
+static struct span next_signal_name(const char **p)
 {
     const size_t n = strcspn(*p, ",");
     struct span name = span_of(*p, n);
@@ -196,32 +200,23 @@ static struct span next_name(const char **p)
     return name;
 }
 
-static bool is_listed(const struct agent *a, int sig)
+static bool is_handled_signal(const struct agent *a, int sig)
 {
     bool listed = false;
 
     for (const char *p = a->config->signals; p && !listed;)
-        listed = number_of(next_name(&p)) == sig;
+        listed = signal_number(next_signal_name(&p)) == sig;
     return listed;
-}
-
-void agent_signals_open(struct agent *a)
-{
-    static const int passed[] = { SIGUSR1, SIGUSR2 };
-
-    for (size_t i = 0; a->opts.handle_signals && i < ARRAY_LEN(passed); i++)
-        if (!is_listed(a, passed[i]))
-            handle_one(a, passed[i], on_passed);
 }
 
 int agent_signals_on(struct agent *a, struct muster_error *err)
 {
-    if (a->signals_on || !a->opts.handle_signals)
+    if (a->signals->on || !a->opts.handle_signals)
         return 0;
-    a->signals_on = true;
+    a->signals->on = true;
     for (const char *p = a->config->signals; p;) {
-        const struct span name = next_name(&p);
-        const int sig = number_of(name);
+        const struct span name = next_signal_name(&p);
+        const int sig = signal_number(name);
 
         if (sig == SIGKILL || sig == SIGSTOP)
             return err_set(err, MUSTER_EINVAL,
@@ -229,18 +224,18 @@ int agent_signals_on(struct agent *a, struct muster_error *err)
                            "%s, which nobody can handle.",
                            agent_signal_name(sig));
         if (sig == 0)
-            note(a->opts.log, NOTE_WARN, AT_SIGNAL_UNKNOWN,
-                 "Failed to register signal handler for %.*s", (int)name.n,
-                 (const char *)name.p);
+            log_line(a->log, LOG_WARN, AT_SIGNAL_UNKNOWN,
+                     "Failed to register signal handler for %.*s", (int)name.n,
+                     (const char *)name.p);
         else
-            handle_one(a, sig, on_signal);
+            handle_one(a, sig, signals_on_signal);
     }
     return 0;
 }
 
 /* As the init of a container we are the parent of every orphan, and reap it when it
  * ends. The keeper is waited for elsewhere; once it has ended, so has the job. */
-static void on_sigchld(uv_signal_t *handle, int sig)
+static void signals_on_child(uv_signal_t *handle, int sig)
 {
     const struct agent *a = handle->data;
     siginfo_t who = { 0 };
@@ -251,14 +246,29 @@ static void on_sigchld(uv_signal_t *handle, int sig)
         (void)waitpid(who.si_pid, NULL, WNOHANG);
 }
 
-void agent_reap_orphans(struct agent *a)
+/* If asked to, from now on. */
+static void reap_orphans(struct agent *a)
 {
-    if (!a->opts.reap_orphans || uv_signal_init(&a->loop, &a->chld) != 0)
+    if (!a->opts.reap_orphans || uv_signal_init(&a->loop, &a->signals->chld) != 0)
         return;
-    a->chld.data = a;
-    uv_unref((uv_handle_t *)&a->chld);
-    (void)uv_signal_start(&a->chld, on_sigchld, SIGCHLD);
-    on_sigchld(&a->chld, SIGCHLD); /* of those that ended before */
+    a->signals->chld.data = a;
+    uv_unref((uv_handle_t *)&a->signals->chld);
+    (void)uv_signal_start(&a->signals->chld, signals_on_child, SIGCHLD);
+    signals_on_child(&a->signals->chld, SIGCHLD); /* of those that ended before */
+}
+
+int agent_signals_open(struct agent *a, struct muster_error *err)
+{
+    static const int passed[] = { SIGUSR1, SIGUSR2 };
+
+    a->signals = mem_calloc(1, sizeof *a->signals);
+    if (!a->signals)
+        return err_nomem(err);
+    reap_orphans(a);
+    for (size_t i = 0; a->opts.handle_signals && i < ARRAY_LEN(passed); i++)
+        if (!is_handled_signal(a, passed[i]))
+            handle_one(a, passed[i], signals_on_passed);
+    return 0;
 }
 
 static void on_signal_closed(uv_handle_t *handle)
@@ -268,20 +278,23 @@ static void on_signal_closed(uv_handle_t *handle)
 
 void agent_signals_off(struct agent *a)
 {
-    if (a->chld.data)
-        uv_close((uv_handle_t *)&a->chld, NULL);
     sigset_t ours, before;
+
+    if (!a->signals)
+        return;
+    if (a->signals->chld.data)
+        uv_close((uv_handle_t *)&a->signals->chld, NULL);
 
     /* libuv restores the default action; a signal must not arrive while that holds. */
     sigemptyset(&ours);
-    for (const struct handled_signal *s = a->signals; s; s = s->next)
+    for (const struct handled_signal *s = a->signals->list; s; s = s->next)
         sigaddset(&ours, s->handle.signum);
     pthread_sigmask(SIG_BLOCK, &ours, &before);
-    while (a->signals) {
-        struct handled_signal *s = a->signals;
+    while (a->signals->list) {
+        struct handled_signal *s = a->signals->list;
         const int sig = s->handle.signum;
 
-        a->signals = s->next;
+        a->signals->list = s->next;
         uv_close((uv_handle_t *)&s->handle, on_signal_closed);
         if (sig)
             sigaction(sig, &s->before, NULL);

@@ -1,5 +1,5 @@
-/* stacks.c - the stacks of this node's workers, for whoever may ask: see
- * stacks/service.h. */
+/* stacks.c - glue between the agent and stacks/service.h: the stacks of this node's
+ * workers, for whoever may ask, and before workers are killed. */
 #include <signal.h>
 
 #include "agent/agent_int.h"
@@ -41,9 +41,9 @@ void agent_stacks_open(struct agent *a)
     if (rc == 0 && a->local)
         rc = stacks_service_local(a->stacks, a->local);
     if (rc == 0)
-        rc = stacks_service_channel(a->stacks, a->job.channel);
+        rc = stacks_service_session(a->stacks, a->job.session);
     if (rc != 0)
-        note(a->opts.log, NOTE_DEBUG, AT_AGENT, "no stacks: %s", why.text);
+        log_line(a->log, LOG_DEBUG, AT_AGENT, "no stacks: %s", why.text);
 }
 
 /* --- before a kill ---------------------------------------------------------------- */
@@ -85,9 +85,10 @@ static bool abort_unread(struct agent *a, const struct stack_sample *sample)
         any = true;
     }
     if (any)
-        note(a->opts.log, NOTE_WARN, AT_STACKS,
-             "workers whose stacks cannot be read get SIGABRT: PYTHONFAULTHANDLER has "
-             "them print to their stderr where they are");
+        log_line(
+            a->log, LOG_WARN, AT_STACKS,
+            "workers whose stacks cannot be read get SIGABRT: PYTHONFAULTHANDLER has "
+            "them print to their stderr where they are");
     return any;
 }
 
@@ -102,9 +103,9 @@ static void before_on_stacks(void *ctx, struct stack_sample *sample)
     if (sample->count > 0 && stack_findings_make(&f, sample) == 0) {
         (void)stack_findings_print(&out, &f, sample);
         if (buf_error(&out) == 0 && buf_len(&out) > 0) /* without the last newline */
-            note(a->opts.log, NOTE_WARN, AT_STACKS,
-                 "where the workers that %s are:\n%.*s", b->what,
-                 (int)buf_len(&out) - 1, (const char *)buf_data(&out));
+            log_line(a->log, LOG_WARN, AT_STACKS,
+                     "where the workers that %s are:\n%.*s", b->what,
+                     (int)buf_len(&out) - 1, (const char *)buf_data(&out));
         stack_findings_fini(&f);
     }
     buf_fini(&out);

@@ -1,5 +1,6 @@
-/* status.c - what this node tells of itself when somebody asks: see status/status.h.
- * Everything is looked up then; nothing is kept up to date in between. */
+/* status.c - glue between the agent and status/status.h: what this node tells of itself
+ * when somebody asks. Everything is looked up then; nothing is kept up to date in
+ * between. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -10,10 +11,10 @@
 #include "base/mem.h"
 #include "loop/clock.h"
 #include "process/devices.h"
+#include "process/proc.h"
 #include "rendezvous/local_identity.h"
 #include "stacks/core/findings.h"
 #include "stacks/service.h"
-#include "status/core/proc_stat.h"
 #include "status/core/put.h"
 #include "status/http.h"
 #include "status/status.h"
@@ -50,18 +51,6 @@ struct agent_status {
 
 /* --- processes -------------------------------------------------------------------- */
 
-static bool read_stat(pid_t pid, struct proc_stat *out)
-{
-    char path[64], text[1024];
-
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text);
-    if (fd >= 0)
-        close(fd);
-    return n > 0 && proc_stat_parse(span_of(text, (size_t)n), out);
-}
-
 /* Use of the CPU since the last look; at the first one, since the worker began. */
 static void sample_cpu(struct sample *s, pid_t pid, uint64_t cpu_ms, uint64_t now_ms,
                        uint64_t began_ms)
@@ -91,7 +80,7 @@ static void describe_worker(struct agent *a, size_t i, struct worker_status *out
                                        : WORKER_FAILED;
     } else if (w->pid == 0) {
         out->state = a->core.phase == AGENT_STARTING ? WORKER_STARTING : WORKER_NONE;
-    } else if (read_stat(w->pid, &stat)) {
+    } else if (proc_read_stat(w->pid, &stat)) {
         out->state =
             stat.state == 'T' || stat.state == 't' ? WORKER_STOPPED : WORKER_RUNNING;
         out->cpu_ms = stat.ticks * 1000 / hz;
@@ -105,15 +94,15 @@ static void describe_worker(struct agent *a, size_t i, struct worker_status *out
 
 /* --- the node --------------------------------------------------------------------- */
 
-static enum node_state state_of(const struct agent *a)
+static enum node_state node_state_of(const struct agent *a)
 {
     static const enum node_state states[] = {
         [AGENT_NEW] = NODE_JOINING,       [AGENT_JOINING] = NODE_JOINING,
         [AGENT_ASSIGNING] = NODE_JOINING, [AGENT_STARTING] = NODE_STARTING,
         [AGENT_RUNNING] = NODE_RUNNING,   [AGENT_STOPPING] = NODE_STOPPING,
         [AGENT_KILLING] = NODE_STOPPING,  [AGENT_DRAINING] = NODE_STOPPING,
-        [AGENT_BARRIER] = NODE_FINISHING, [AGENT_LEAVING] = NODE_FINISHING,
-        [AGENT_DONE] = NODE_ENDED,
+        [AGENT_JUDGING] = NODE_STOPPING,  [AGENT_BARRIER] = NODE_FINISHING,
+        [AGENT_LEAVING] = NODE_FINISHING, [AGENT_DONE] = NODE_ENDED,
     };
     struct rdzv_progress p;
 
@@ -131,16 +120,7 @@ static struct store_status describe_store(struct agent *a)
 
     if (!ops || !ops->store_stats || !ops->store_stats(a->handler, &s))
         return (struct store_status){ 0 };
-    return (struct store_status){
-        .present = true,
-        .requests = s.requests,
-        .answers = s.answers,
-        .bytes_in = s.bytes_in,
-        .bytes_out = s.bytes_out,
-        .connections = s.connections,
-        .keys = s.keys,
-        .rate = store_rate(&a->status->rate, s.requests, clock_mono_ms()),
-    };
+    return status_of_store(&s, &a->status->rate);
 }
 
 static void describe_gpus(struct agent_status *st)
@@ -172,9 +152,9 @@ static void describe_node(struct agent *a)
 
     buf_clear(&st->wait);
     (void)agent_wait_text(a, &st->wait);
-    (void)read_stat(getpid(), &self);
+    (void)proc_read_stat(getpid(), &self);
     st->own = (struct node_status){
-        .state = state_of(a),
+        .state = node_state_of(a),
         .round = a->round.store ? (int64_t)a->round.round : -1,
         .group_rank = a->assigned ? a->round.rank : -1,
         .first_rank = a->assigned ? a->range.base_rank : -1,
@@ -192,7 +172,7 @@ static void describe_node(struct agent *a)
         describe_worker(a, i, &st->workers[i]);
 }
 
-static void describe(void *ctx, struct job_input *in)
+static void describe_job(void *ctx, struct job_input *in)
 {
     struct agent *a = ctx;
     const struct launch_config *c = a->config;
@@ -209,7 +189,6 @@ static void describe(void *ctx, struct job_input *in)
     in->host = a->host;
     in->addr = c->rdzv.local_addr ? c->rdzv.local_addr : "";
     in->agent_pid = getpid();
-    in->nproc = c->nproc;
     in->own = &a->status->own;
     in->spares = a->status->spares;
     a->status->spares[0] = '\0';
@@ -255,7 +234,7 @@ static void last_lines(void *ctx, size_t local_rank, struct buf *out)
 
 /* --- open and close --------------------------------------------------------------- */
 
-int agent_status_check(const struct agent *a, struct muster_error *err)
+int agent_status_check(struct agent *a, struct muster_error *err)
 {
     struct http_address at;
 
@@ -279,7 +258,6 @@ void agent_status_changed(struct agent *a)
     status_changed(a->status->status);
 }
 
-/* The job goes on without it: whatever fails here is only logged. */
 /* The key that opens the page to others: made out of the job's secret, so that it is
  * the same on every node and in every attempt, and tells nothing of the secret. */
 static void page_key(const struct agent *a, char key[STATUS_KEY_SIZE])
@@ -315,24 +293,23 @@ static void open_page(struct agent *a)
     if (http_address_parse(a->config->status_http, &at, &why) == 0 &&
         status_http_open(&a->loop, a->status->status, &at, key, &a->status->http,
                          &why) == 0)
-        note(a->opts.log, NOTE_INFO, AT_AGENT, "the job's page: %s",
-             status_http_url(a->status->http));
+        log_line(a->log, LOG_INFO, AT_AGENT, "the job's page: %s",
+                 status_http_url(a->status->http));
     else
-        note(a->opts.log, NOTE_WARN, AT_AGENT,
-             "--status-http=%s: %s\nThe job runs without its page.",
-             a->config->status_http, why.text);
+        log_line(a->log, LOG_WARN, AT_AGENT,
+                 "--status-http=%s: %s\nThe job runs without its page.",
+                 a->config->status_http, why.text);
 }
 
-/* --- stacks ------------------------------------------------------------------------
- */
+/* --- stacks ----------------------------------------------------------------------- */
 
 struct stacks_ask {
     status_lines_cb cb;
     void *ctx;
 };
 
-static void put_text(struct buf *out, const struct stack_findings *f,
-                     const struct stack_sample *s)
+static void put_findings_text(struct buf *out, const struct stack_findings *f,
+                              const struct stack_sample *s)
 {
     struct buf text;
 
@@ -342,7 +319,7 @@ static void put_text(struct buf *out, const struct stack_findings *f,
     buf_fini(&text);
 }
 
-static void on_stacks(void *ctx, struct stack_sample *sample)
+static void status_on_stacks(void *ctx, struct stack_sample *sample)
 {
     struct stacks_ask *ask = ctx;
     struct stack_findings f;
@@ -355,7 +332,7 @@ static void on_stacks(void *ctx, struct stack_sample *sample)
         buf_append_str(&b, "{\"schema\": \"muster-stacks/1\", ");
         (void)stack_findings_json(&b, &f);
         buf_append_str(&b, ", \"text\": ");
-        put_text(&b, &f, sample);
+        put_findings_text(&b, &f, sample);
         buf_append_str(&b, "}\n");
         stack_findings_fini(&f);
     }
@@ -365,7 +342,7 @@ static void on_stacks(void *ctx, struct stack_sample *sample)
 }
 
 /* As `muster stacks` prints them, for the page. */
-static int read_stacks(void *ctx, status_lines_cb cb, void *cb_ctx)
+static int status_read_stacks(void *ctx, status_lines_cb cb, void *cb_ctx)
 {
     struct agent *a = ctx;
     struct stacks_ask *ask = a->stacks ? mem_alloc(sizeof *ask) : NULL;
@@ -373,14 +350,15 @@ static int read_stacks(void *ctx, status_lines_cb cb, void *cb_ctx)
     if (!ask)
         return MUSTER_ENOTSUP;
     *ask = (struct stacks_ask){ cb, cb_ctx };
-    const int rc = stacks_of_job(a->stacks, STACKS_WAIT_MS, on_stacks, ask, NULL);
+    const int rc =
+        stacks_of_job(a->stacks, STACKS_WAIT_MS, status_on_stacks, ask, NULL);
     if (rc != 0)
         mem_free(ask);
     return rc;
 }
 
 /* What `muster status --url` prints. */
-static void on_url(void *ctx, struct local_request *r, const json_t *body)
+static void status_on_url(void *ctx, struct local_request *r, const json_t *body)
 {
     const struct agent *a = ctx;
     const struct status_http *h = a->status->http;
@@ -392,15 +370,16 @@ static void on_url(void *ctx, struct local_request *r, const json_t *body)
              : json_pack("{s:{s:s}}", "job", "run_id", a->config->rdzv.run_id));
 }
 
+/* The job goes on without it: whatever fails here is only logged. */
 void agent_status_open(struct agent *a)
 {
     struct agent_status *st = mem_calloc(1, sizeof *st);
     const size_t n = (size_t)a->config->nproc;
     const struct status_opts opts = {
         .loop = &a->loop,
-        .describe = describe,
+        .describe = describe_job,
         .last_lines = last_lines,
-        .stacks = read_stacks,
+        .stacks = status_read_stacks,
         .ctx = a,
     };
     struct muster_error why = { 0 };
@@ -416,19 +395,17 @@ void agent_status_open(struct agent *a)
     if (rc == 0)
         rc = status_open(&opts, &st->status, &why);
     if (rc == 0)
-        rc = status_set_channel(st->status, a->job.channel);
+        rc = status_set_session(st->status, a->job.session);
     if (rc == 0)
         rc = local_socket_open(&a->loop, &a->local, &why);
     if (rc == 0)
         rc = status_serve_local(st->status, a->local);
     if (rc == 0)
-        rc = local_socket_register(a->local, "url", on_url, a);
-    if (st->status && a->job.channel)
-        (void)status_set_channel(st->status, a->job.channel);
+        rc = local_socket_register(a->local, "url", status_on_url, a);
     if (st->status)
         open_page(a);
     if (rc != 0)
-        note(a->opts.log, NOTE_DEBUG, AT_AGENT, "no status: %s", why.text);
+        log_line(a->log, LOG_DEBUG, AT_AGENT, "no status: %s", why.text);
 }
 
 void agent_status_close(struct agent *a)

@@ -1,26 +1,94 @@
-/* telemetry.c - events of the run, to whoever --event-log-handler names. */
+/* telemetry.c - events and metrics of the run, as torch has them, to whoever
+ * --event-log-handler and --metrics-handler name. Glue: agent/core/event_json.c and
+ * metric_names.c have the formats. */
 #include "agent/agent_int.h"
 #include "agent/core/event_json.h"
 #include "agent/core/metric_names.h"
+#include "agent/json_lines_file.h"
+#include "base/err.h"
+#include "base/mem.h"
 #include "launch/core/options.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
-int agent_events_open(struct agent *a, struct muster_error *err)
+struct agent_telemetry {
+    struct json_lines_file events, metrics;
+    bool metrics_json;        /* rather than as torch prints them */
+    uint64_t calls_ns[CALLS]; /* when each began; 0: not under way */
+    uint64_t lap_ns;          /* when began what takes a duration in events */
+    uint64_t began_ms;        /* loop time */
+    int64_t run_time_s;
+};
+
+static int open_events(struct agent *a, struct muster_error *err)
 {
     const char *name = a->config->event_handler;
-    const bool quiet =
-        env_get(a->opts.envp, "LOGLEVEL") && a->opts.log->least > NOTE_INFO;
+    const bool quiet = env_get(a->opts.envp, "LOGLEVEL") && a->log->least > LOG_INFO;
 
     if (strcmp(name, "dynamic_rendezvous") == 0) /* torch's own: discards */
         name = "null";
-    return record_sink_open(&a->events, "--event-log-handler", name,
-                            quiet ? -1 : STDERR_FILENO, err);
+    return json_lines_open(&a->telemetry->events, "--event-log-handler", name,
+                           quiet ? -1 : STDERR_FILENO, err);
 }
 
-static struct event base_of(const struct agent *a, const char *state)
+/* What torch's agent measures of itself goes to whoever --metrics-handler names. torch
+ * times calls; we have events and effects, so a call begins and ends with the effects
+ * that correspond to it. */
+static int open_metrics(struct agent *a, struct muster_error *err)
+{
+    const char *name = a->config->metrics_handler;
+
+    a->telemetry->metrics_json = strcmp(name, "console") != 0;
+    return json_lines_open(&a->telemetry->metrics, "--metrics-handler", name,
+                           STDOUT_FILENO, err);
+}
+
+int agent_telemetry_open(struct agent *a, struct muster_error *err)
+{
+    a->telemetry = mem_calloc(1, sizeof *a->telemetry);
+    if (!a->telemetry)
+        return err_nomem(err);
+    a->telemetry->events.fd = a->telemetry->metrics.fd = -1;
+    a->telemetry->began_ms = uv_now(&a->loop);
+    const int rc = open_events(a, err);
+    return rc == 0 ? open_metrics(a, err) : rc;
+}
+
+void agent_telemetry_close(struct agent *a)
+{
+    if (!a->telemetry)
+        return;
+    json_lines_close(&a->telemetry->events);
+    json_lines_close(&a->telemetry->metrics);
+    mem_free(a->telemetry);
+    a->telemetry = NULL;
+}
+
+bool agent_events_wanted(const struct agent *a)
+{
+    return a->telemetry->events.fd >= 0;
+}
+
+bool agent_events_in_file(const struct agent *a)
+{
+    return a->telemetry->events.fd > STDERR_FILENO;
+}
+
+void agent_event_lap(struct agent *a, const char *state)
+{
+    if (state)
+        agent_event(a, state, 1e3 * agent_event_lap_s(a), NULL);
+    a->telemetry->lap_ns = uv_hrtime();
+}
+
+double agent_event_lap_s(const struct agent *a)
+{
+    return (double)(uv_hrtime() - a->telemetry->lap_ns) / 1e9;
+}
+
+static struct event event_base(const struct agent *a, const char *state)
 {
     const char *binary = worker_binary(a->config);
     const char *slash = strrchr(binary, '/');
@@ -34,42 +102,42 @@ static struct event base_of(const struct agent *a, const char *state)
         .entry_point = slash ? slash + 1 : binary,
         .group_rank = { a->assigned, a->assigned ? a->round.rank : 0 },
         .group_world_size = { a->assigned, a->assigned ? a->round.world_size : 0 },
-        .timestamp_s = a->events.fd > STDERR_FILENO ? (int64_t)time(NULL) : 0,
+        .timestamp_s = agent_events_in_file(a) ? (int64_t)time(NULL) : 0,
         .agent_restarts = agent_core_attempt(&a->core),
-        .total_run_time_s = a->run_time_s,
+        .total_run_time_s = a->telemetry->run_time_s,
         .duration_ms = -1,
     };
 }
 
-static void put(struct agent *a, struct buf *b, int rc)
+static void write_event(struct agent *a, struct buf *b, int rc)
 {
-    record_sink_put(&a->events, b, rc ? rc : buf_u8(b, '\n'));
+    json_lines_write(&a->telemetry->events, b, rc ? rc : buf_u8(b, '\n'));
 }
 
-static void record(struct agent *a, const struct event *e)
+static void print_event(struct agent *a, const struct event *e)
 {
     struct buf b;
 
-    if (a->events.fd < 0)
+    if (!agent_events_wanted(a))
         return;
     buf_init(&b, SIZE_MAX);
-    put(a, &b, event_print(&b, e));
+    write_event(a, &b, event_print(&b, e));
 }
 
 void agent_event(struct agent *a, const char *state, double duration_ms,
                  const char *raw_error)
 {
-    struct event e = base_of(a, state);
+    struct event e = event_base(a, state);
 
     e.duration_ms = duration_ms;
     e.raw_error = raw_error;
-    record(a, &e);
+    print_event(a, &e);
 }
 
 void agent_worker_event(struct agent *a, const char *state, int64_t i,
                         const struct failure *f, const char *raw_error)
 {
-    struct event e = base_of(a, state);
+    struct event e = event_base(a, state);
 
     e.of_worker = true;
     e.rank = a->range.base_rank + i;
@@ -81,14 +149,14 @@ void agent_worker_event(struct agent *a, const char *state, int64_t i,
     if (f) {
         e.exit_code = (struct event_number){ true, f->code };
         e.worker_pid = (struct event_number){ true, f->pid };
-        e.failed_at = (struct event_number){ a->events.fd > STDERR_FILENO, f->time_s };
+        e.failed_at = (struct event_number){ agent_events_in_file(a), f->time_s };
         e.error_file = f->error_file;
         e.first = f == &a->failures[failure_root(a->failures, a->failure_count)];
     }
-    record(a, &e);
+    print_event(a, &e);
 }
 
-static const struct failure *failure_of(const struct agent *a, int64_t local_rank)
+static const struct failure *failure_of_rank(const struct agent *a, int64_t local_rank)
 {
     for (size_t i = 0; i < a->failure_count; i++)
         if (a->failures[i].local_rank == local_rank)
@@ -114,7 +182,7 @@ static const char *verdict_text(const struct agent *a, char *to, size_t size)
 {
     struct record_entry v;
 
-    if (!record_find(channel_record(a->job.channel), RECORD_VERDICT, -1, &v))
+    if (!record_find(session_record(a->job.session), RECORD_VERDICT, -1, &v))
         return NULL;
     (void)snprintf(to, size, "rank %" PRId64 " on %.*s: %.*s", v.rank, (int)v.host.n,
                    (const char *)v.host.p, (int)v.text.n, (const char *)v.text.p);
@@ -125,9 +193,10 @@ void agent_events_end(struct agent *a, enum agent_core_why why)
 {
     char text[1500];
 
-    if (a->events.fd < 0)
+    if (!agent_events_wanted(a))
         return;
-    a->run_time_s = (int64_t)((uv_now(&a->loop) - a->began_ms) / 1000);
+    a->telemetry->run_time_s =
+        (int64_t)((uv_now(&a->loop) - a->telemetry->began_ms) / 1000);
     if (why == WHY_SIGNAL) {
         snprintf(text, sizeof text, "SignalException: Process %d got signal: %d",
                  (int)getpid(), a->core.signal);
@@ -139,7 +208,7 @@ void agent_events_end(struct agent *a, enum agent_core_why why)
         return;
     }
     for (int64_t i = 0; i < a->config->nproc; i++) {
-        const struct failure *f = why == WHY_SUCCESS ? NULL : failure_of(a, i);
+        const struct failure *f = why == WHY_SUCCESS ? NULL : failure_of_rank(a, i);
         const char *state = why == WHY_SUCCESS ? "SUCCEEDED"
                             : f                ? "FAILED"
                                                : "TERMINATED";
@@ -153,11 +222,11 @@ void agent_events_end(struct agent *a, enum agent_core_why why)
 void agent_watchdog_event(struct agent *a, const char *name,
                           const struct timer_entry *e)
 {
-    const struct event base = base_of(a, name);
+    const struct event base = event_base(a, name);
     struct watchdog_event w = { .name = name, .base = &base };
     struct buf b;
 
-    if (a->events.fd < 0)
+    if (!agent_events_wanted(a))
         return;
     if (e) {
         w.of_timer = true;
@@ -167,18 +236,7 @@ void agent_watchdog_event(struct agent *a, const char *name,
         w.expires = e->expires;
     }
     buf_init(&b, SIZE_MAX);
-    put(a, &b, watchdog_event_print(&b, &w));
-}
-
-/* What torch's agent measures of itself, to whoever --metrics-handler
- * names. torch times calls; we have events and effects, so a call begins and ends with
- * the effects that correspond to it. */
-int agent_metrics_open(struct agent *a, struct muster_error *err)
-{
-    const char *name = a->config->metrics_handler;
-
-    a->metrics_json = strcmp(name, "console") != 0;
-    return record_sink_open(&a->metrics, "--metrics-handler", name, STDOUT_FILENO, err);
+    write_event(a, &b, watchdog_event_print(&b, &w));
 }
 
 static void metrics_put(struct agent *a, const char *name, int64_t value)
@@ -186,17 +244,18 @@ static void metrics_put(struct agent *a, const char *name, int64_t value)
     struct timespec ts;
     struct buf b;
 
-    if (a->metrics.fd < 0)
+    if (a->telemetry->metrics.fd < 0)
         return;
     clock_gettime(CLOCK_REALTIME, &ts);
     const struct metric m = { (double)ts.tv_sec + (double)ts.tv_nsec / 1e9, name,
                               value };
     buf_init(&b, SIZE_MAX);
-    record_sink_put(&a->metrics, &b,
-                    a->metrics_json ? metric_print_json(&b, &m) : metric_print(&b, &m));
+    json_lines_write(&a->telemetry->metrics, &b,
+                     a->telemetry->metrics_json ? metric_print_json(&b, &m)
+                                                : metric_print(&b, &m));
 }
 
-static void put_workers(struct agent *a, const char *what, int64_t value)
+static void put_worker_metric(struct agent *a, const char *what, int64_t value)
 {
     struct buf name;
 
@@ -209,20 +268,20 @@ static void put_workers(struct agent *a, const char *what, int64_t value)
 
 /* --- calls ------------------------------------------------------------------------ */
 
-static void begin(struct agent *a, enum metric_call call)
+static void call_begins(struct agent *a, enum metric_call call)
 {
-    if (a->calls_ns[call] == 0)
-        a->calls_ns[call] = uv_hrtime();
+    if (a->telemetry->calls_ns[call] == 0)
+        a->telemetry->calls_ns[call] = uv_hrtime();
 }
 
-static void end(struct agent *a, enum metric_call call, bool well)
+static void call_ends(struct agent *a, enum metric_call call, bool well)
 {
     char name[80];
 
-    if (a->calls_ns[call] == 0)
+    if (a->telemetry->calls_ns[call] == 0)
         return;
-    const uint64_t ns = uv_hrtime() - a->calls_ns[call];
-    a->calls_ns[call] = 0;
+    const uint64_t ns = uv_hrtime() - a->telemetry->calls_ns[call];
+    a->telemetry->calls_ns[call] = 0;
     snprintf(name, sizeof name, "%s.%s", metric_call_name(call),
              well ? "success" : "failure");
     metrics_put(a, name, 1);
@@ -230,67 +289,68 @@ static void end(struct agent *a, enum metric_call call, bool well)
     metrics_put(a, name, (int64_t)(ns / 1000000));
 }
 
-static void call(struct agent *a, enum metric_call which)
+static void call_once(struct agent *a, enum metric_call which)
 {
-    begin(a, which);
-    end(a, which, true);
+    call_begins(a, which);
+    call_ends(a, which, true);
 }
 
 /* torch looks every --monitor-interval and says so each time; we when it changes. */
-static void put_state(struct agent *a, const char *state, int64_t remaining)
+static void measure_state(struct agent *a, const char *state, int64_t remaining)
 {
-    call(a, CALL_MONITOR);
-    put_workers(a, "remaining_restarts", remaining);
-    put_workers(a, state, 1);
+    call_once(a, CALL_MONITOR);
+    put_worker_metric(a, "remaining_restarts", remaining);
+    put_worker_metric(a, state, 1);
 }
 
 /* --- when ------------------------------------------------------------------------- */
 
-static void on_join(struct agent *a)
+static void measure_join(struct agent *a)
 {
-    begin(a, CALL_RUN);
-    if (a->calls_ns[CALL_STOP] != 0) { /* for a new round: nodes came or went */
-        a->calls_ns[CALL_RESTART] = a->calls_ns[CALL_STOP];
-        end(a, CALL_STOP, true);
+    call_begins(a, CALL_RUN);
+    if (a->telemetry->calls_ns[CALL_STOP] !=
+        0) { /* for a new round: nodes came or went */
+        a->telemetry->calls_ns[CALL_RESTART] = a->telemetry->calls_ns[CALL_STOP];
+        call_ends(a, CALL_STOP, true);
     }
-    begin(a, CALL_INITIALIZE);
-    begin(a, CALL_RENDEZVOUS);
+    call_begins(a, CALL_INITIALIZE);
+    call_begins(a, CALL_RENDEZVOUS);
 }
 
 void agent_measure(struct agent *a, const struct agent_core_fx *fx)
 {
     switch (fx->kind) {
     case AGENT_FX_JOIN:
-        on_join(a);
+        measure_join(a);
         break;
     case AGENT_FX_ASSIGN:
-        begin(a, CALL_ASSIGN);
+        call_begins(a, CALL_ASSIGN);
         break;
     case AGENT_FX_START:
-        end(a, CALL_ASSIGN, true);
-        end(a, CALL_RENDEZVOUS, true);
-        begin(a, CALL_START);
+        call_ends(a, CALL_ASSIGN, true);
+        call_ends(a, CALL_RENDEZVOUS, true);
+        call_begins(a, CALL_START);
         break;
     case AGENT_FX_SIGNAL:
     case AGENT_FX_LEFTOVERS:
     case AGENT_FX_DRAIN: /* torch's looking includes the ending of a failed group */
         if (a->core.why == WHY_MEMBERSHIP)
-            begin(a, CALL_STOP);
+            call_begins(a, CALL_STOP);
         else if (a->core.why == WHY_FAILURE || a->core.why == WHY_STUCK)
-            begin(a, CALL_MONITOR);
+            call_begins(a, CALL_MONITOR);
         break;
     case AGENT_FX_LOG_SUCCEEDED:
-        put_state(a, "succeeded", a->core.remaining);
+        measure_state(a, "succeeded", a->core.remaining);
         break;
     case AGENT_FX_LOG_FAILED:
-        put_state(a, "failed", a->core.remaining + (fx->final ? 0 : 1));
+        measure_state(a, "failed", a->core.remaining + (fx->final ? 0 : 1));
         if (!fx->final)
-            begin(a, CALL_RESTART);
-        call(a, CALL_STOP);
+            call_begins(a, CALL_RESTART);
+        call_once(a, CALL_STOP);
         break;
     case AGENT_FX_LOG_TERMINATED:
-        put_state(a, "unhealthy", a->core.remaining);
-        call(a, CALL_STOP);
+        measure_state(a, "unhealthy", a->core.remaining);
+        call_once(a, CALL_STOP);
         break;
     case AGENT_FX_LOG_WAITING:
     case AGENT_FX_CANCEL_JOIN:
@@ -310,10 +370,10 @@ void agent_measure(struct agent *a, const struct agent_core_fx *fx)
 
 void agent_measure_started(struct agent *a)
 {
-    end(a, CALL_START, true);
-    end(a, CALL_INITIALIZE, true);
-    end(a, CALL_RESTART, true);
-    put_state(a, "healthy", a->core.remaining);
+    call_ends(a, CALL_START, true);
+    call_ends(a, CALL_INITIALIZE, true);
+    call_ends(a, CALL_RESTART, true);
+    measure_state(a, "healthy", a->core.remaining);
 }
 
 void agent_measure_end(struct agent *a, enum agent_core_why why)
@@ -323,18 +383,18 @@ void agent_measure_end(struct agent *a, enum agent_core_why why)
     const bool again = g->remaining != g->set.max_restarts;
 
     if (why == WHY_SUCCESS || why == WHY_FAILURE || why == WHY_STUCK) {
-        put_workers(a, "flakiness",
-                    metric_flakiness(failed, g->remaining, g->set.max_restarts));
-        put_workers(a, "run_total", 1);
-        put_workers(a, "run_success_with_retries", !failed && again);
-        put_workers(a, "run_success_no_retries", !failed && !again);
-        put_workers(a, "run_failed_with_retries", failed && again);
-        put_workers(a, "run_failed_no_retries", failed && !again);
-        end(a, CALL_RUN, true);
+        put_worker_metric(a, "flakiness",
+                          metric_flakiness(failed, g->remaining, g->set.max_restarts));
+        put_worker_metric(a, "run_total", 1);
+        put_worker_metric(a, "run_success_with_retries", !failed && again);
+        put_worker_metric(a, "run_success_no_retries", !failed && !again);
+        put_worker_metric(a, "run_failed_with_retries", failed && again);
+        put_worker_metric(a, "run_failed_no_retries", failed && !again);
+        call_ends(a, CALL_RUN, true);
     }
-    /* The monitor's call is not under way in torch when a signal or the store ends it.
-     */
-    a->calls_ns[CALL_MONITOR] = 0;
+    /* The monitor's call is not under way in torch when a signal or the store ends
+     * it. */
+    a->telemetry->calls_ns[CALL_MONITOR] = 0;
     for (enum metric_call c = 0; c < CALLS; c++)
-        end(a, c, a->fatal.code == MUSTER_EGRACEFUL);
+        call_ends(a, c, a->fatal.code == MUSTER_EGRACEFUL);
 }

@@ -4,6 +4,7 @@
 
 #include "agent/agent_int.h"
 #include "base/err.h"
+#include "base/mem.h"
 #include "launch/core/options.h"
 #include "loop/clock.h"
 
@@ -11,6 +12,32 @@
 #define LOG_FIRST_MS 5000u /* of waiting, before a log should tell of it */
 #define LOG_AGAIN_MS 30000u
 #define CLOSED_MS    1000u
+
+struct agent_wait {
+    uv_timer_t timer; /* while we wait for other nodes: tells what for */
+    enum waiting_for what;
+    uint64_t since_ms, by_ms;
+    struct who_is_missing *look; /* owned; once somebody is to be told */
+    bool logged;
+};
+
+int agent_wait_open(struct agent *a, struct muster_error *err)
+{
+    a->wait = mem_calloc(1, sizeof *a->wait);
+    if (!a->wait)
+        return err_nomem(err);
+    (void)uv_timer_init(&a->loop, &a->wait->timer);
+    a->wait->timer.data = a;
+    return 0;
+}
+
+void agent_wait_close(struct agent *a)
+{
+    if (!a->wait)
+        return;
+    agent_wait_end(a, false);
+    uv_close((uv_handle_t *)&a->wait->timer, NULL);
+}
 
 static bool on_screen(const struct agent *a)
 {
@@ -26,7 +53,7 @@ static int64_t seconds_of_day(void)
     return tm.tm_hour * 3600 + tm.tm_min * 60 + tm.tm_sec;
 }
 
-static void print(struct agent *a, const struct waiting *w)
+static void print_wait(struct agent *a, const struct waiting *w)
 {
     struct buf b;
 
@@ -37,11 +64,11 @@ static void print(struct agent *a, const struct waiting *w)
         if (on_screen(a))
             status_line(a->opts.log, text);
         else
-            note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS, "run '%s': %s",
-                 a->config->rdzv.run_id, text);
+            log_line(a->log, LOG_WARN, AT_RENDEZVOUS, "run '%s': %s",
+                     a->config->rdzv.run_id, text);
     }
     buf_fini(&b);
-    a->wait.logged = true;
+    a->wait->logged = true;
 }
 
 struct wait_facts {
@@ -55,21 +82,21 @@ static bool collect_facts(struct agent *a, struct wait_facts *f)
 {
     const char *list =
         a->opts.envp ? env_get(a->opts.envp, "SLURM_STEP_NODELIST") : NULL;
-    const struct roll_seen seen = roll_caller_seen(a->wait.look);
+    const struct missing_seen seen = who_is_missing_seen(a->wait->look);
 
     f->progress = (struct rdzv_progress){ 0 };
     f->expected[0] = '\0';
     f->w = (struct waiting){
-        .what = a->wait.what,
+        .what = a->wait->what,
         .progress = &f->progress,
-        .roll = seen.roll,
+        .ranks = seen.ranks,
         .done = seen.done,
         .world = a->round.world_size,
-        .by_ms = a->wait.by_ms,
+        .by_ms = a->wait->by_ms,
         .store = a->config->rdzv.endpoint,
         .expected = f->expected,
         .gone = a->job.gone,
-        .since_ms = a->wait.since_ms,
+        .since_ms = a->wait->since_ms,
         .now_ms = clock_mono_ms(),
         .wall_s = seconds_of_day(),
         .closed = a->run_closed,
@@ -96,7 +123,7 @@ int agent_wait_text(struct agent *a, struct buf *b)
     return collect_facts(a, &f) ? waiting_print(b, &f.w) : 0;
 }
 
-static void show(struct agent *a)
+static void show_wait(struct agent *a)
 {
     struct wait_facts f;
 
@@ -107,37 +134,38 @@ static void show(struct agent *a)
     if (f.w.what == WAITING_FOR_ROUND && f.progress.stage == RDZV_AT_STORE &&
         f.progress.dialled && !on_screen(a))
         return;
-    print(a, &f.w);
+    print_wait(a, &f.w);
     if (f.w.what == WAITING_FOR_END && f.w.closed && f.w.done >= f.w.world - 1) {
-        agent_post(a, AGENT_EV_DESERTED, 0, 0);
+        agent_post(a, AGENT_EV_BARRIER_SHORT, 0, 0);
         agent_pump(a);
     }
 }
 
 static void on_looked(void *ctx)
 {
-    show(ctx);
+    show_wait(ctx);
 }
 
 /* Where the store knows who has come, it is asked first. */
-static struct roll_caller *look_for(struct agent *a)
+static struct who_is_missing *look_for(struct agent *a)
 {
     const struct rdzv_handler_ops *ops = a->handler->ops;
     struct async_store *store = NULL;
     struct rdzv_progress p;
 
-    switch (a->wait.what) {
+    switch (a->wait->what) {
     case WAITING_FOR_ROUND:
         store = ops->gathers_at ? ops->gathers_at(a->handler) : NULL;
         if (!store || !ops->progress(a->handler, &p) || p.stage != RDZV_AT_ROUND)
             return NULL;
-        return roll_caller_open(store, ROLL_OF_RANKS, p.max_nodes, 0, on_looked, a);
+        return who_is_missing_open(store, MISSING_AT_START, p.max_nodes, 0, on_looked,
+                                   a);
     case WAITING_FOR_NODES:
-        return roll_caller_open(a->round.store, ROLL_OF_RANKS, a->round.world_size,
-                                a->round.rank, on_looked, a);
+        return who_is_missing_open(a->round.store, MISSING_AT_START,
+                                   a->round.world_size, a->round.rank, on_looked, a);
     case WAITING_FOR_END:
-        return roll_caller_open(a->round.store, ROLL_OF_DONE, a->round.world_size,
-                                a->round.rank, on_looked, a);
+        return who_is_missing_open(a->round.store, MISSING_AT_END, a->round.world_size,
+                                   a->round.rank, on_looked, a);
     case WAITING_FOR_RANKS:
         break;
     }
@@ -150,10 +178,10 @@ static void on_wait(uv_timer_t *timer)
 {
     struct agent *a = timer->data;
 
-    if (!a->wait.look)
-        a->wait.look = look_for(a);
-    if (!a->wait.look || !roll_caller_ask(a->wait.look))
-        show(a);
+    if (!a->wait->look)
+        a->wait->look = look_for(a);
+    if (!a->wait->look || !who_is_missing_ask(a->wait->look))
+        show_wait(a);
 }
 
 /* A node that is done closes the run once all are done, and it takes a moment until
@@ -161,7 +189,7 @@ static void on_wait(uv_timer_t *timer)
  * run will not come. Others may, and need the store. */
 static void look_who_comes(struct agent *a)
 {
-    (void)uv_timer_start(&a->wait.timer, on_wait, CLOSED_MS,
+    (void)uv_timer_start(&a->wait->timer, on_wait, CLOSED_MS,
                          on_screen(a) ? LINE_MS : LOG_AGAIN_MS);
 }
 
@@ -182,10 +210,11 @@ void agent_on_run_closed(struct agent *a)
         return;
     }
     if (phase == AGENT_STARTING || phase == AGENT_RUNNING)
-        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
-             "run '%s': another node has closed the run: it failed, or was ended. The "
-             "workers here go on to their own end; the other nodes' logs tell why",
-             a->config->rdzv.run_id);
+        log_line(
+            a->log, LOG_WARN, AT_RENDEZVOUS,
+            "run '%s': another node has closed the run: it failed, or was ended. The "
+            "workers here go on to their own end; the other nodes' logs tell why",
+            a->config->rdzv.run_id);
     else if (phase == AGENT_BARRIER)
         look_who_comes(a);
 }
@@ -193,9 +222,9 @@ void agent_on_run_closed(struct agent *a)
 void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms)
 {
     agent_wait_end(a, false);
-    a->wait.what = what;
-    a->wait.by_ms = by_ms;
-    a->wait.since_ms = clock_mono_ms();
+    a->wait->what = what;
+    a->wait->by_ms = by_ms;
+    a->wait->since_ms = clock_mono_ms();
     if (what == WAITING_FOR_END && a->run_closed) {
         look_who_comes(a);
         return;
@@ -203,44 +232,47 @@ void agent_wait_begin(struct agent *a, enum waiting_for what, uint64_t by_ms)
     if (a->opts.log->fd < 0 ||
         (what == WAITING_FOR_ROUND && !a->handler->ops->progress))
         return;
-    (void)uv_timer_start(&a->wait.timer, on_wait, on_screen(a) ? LINE_MS : LOG_FIRST_MS,
+    (void)uv_timer_start(&a->wait->timer, on_wait,
+                         on_screen(a) ? LINE_MS : LOG_FIRST_MS,
                          on_screen(a) ? LINE_MS : LOG_AGAIN_MS);
 }
 
 static void log_wait_done(const struct agent *a)
 {
-    const double s = (double)(clock_mono_ms() - a->wait.since_ms) / 1000;
+    const double s = (double)(clock_mono_ms() - a->wait->since_ms) / 1000;
     const long long world = a->round.world_size, rank = a->round.rank;
     const char *run = a->config->rdzv.run_id;
 
-    switch (a->wait.what) {
+    switch (a->wait->what) {
     case WAITING_FOR_ROUND:
-        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
-             "run '%s': the group is complete after %.1f s: %lld nodes, this is number "
-             "%lld",
-             run, s, world, rank);
+        log_line(
+            a->log, LOG_WARN, AT_RENDEZVOUS,
+            "run '%s': the group is complete after %.1f s: %lld node%s, this is number "
+            "%lld",
+            run, s, world, world == 1 ? "" : "s", rank);
         break;
     case WAITING_FOR_NODES:
     case WAITING_FOR_RANKS:
-        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
-             "run '%s': all %lld nodes have their ranks after %.1f s", run, world, s);
+        log_line(a->log, LOG_WARN, AT_RENDEZVOUS,
+                 "run '%s': all %lld nodes have their ranks after %.1f s", run, world,
+                 s);
         break;
     case WAITING_FOR_END:
-        note(a->opts.log, NOTE_WARN, AT_RENDEZVOUS,
-             "run '%s': all %lld nodes are done after %.1f s", run, world, s);
+        log_line(a->log, LOG_WARN, AT_RENDEZVOUS,
+                 "run '%s': all %lld nodes are done after %.1f s", run, world, s);
         break;
     }
 }
 
 void agent_wait_end(struct agent *a, bool came)
 {
-    (void)uv_timer_stop(&a->wait.timer);
-    roll_caller_close(a->wait.look);
-    a->wait.look = NULL;
+    (void)uv_timer_stop(&a->wait->timer);
+    who_is_missing_close(a->wait->look);
+    a->wait->look = NULL;
     status_line(a->opts.log, NULL);
-    if (came && a->wait.logged)
+    if (came && a->wait->logged)
         log_wait_done(a);
-    a->wait.logged = false;
+    a->wait->logged = false;
 }
 
 /* ---- workers that were told to end ---- */
@@ -277,14 +309,14 @@ void agent_show_stopping(struct agent *a)
 {
     if (!on_screen(a) || !is_stopping(a))
         return;
-    on_stopping(&a->wait.timer);
-    (void)uv_timer_start(&a->wait.timer, on_stopping, LINE_MS, LINE_MS);
+    on_stopping(&a->wait->timer);
+    (void)uv_timer_start(&a->wait->timer, on_stopping, LINE_MS, LINE_MS);
 }
 
 void agent_stopping_over(struct agent *a)
 {
     if (!on_screen(a))
         return;
-    (void)uv_timer_stop(&a->wait.timer);
+    (void)uv_timer_stop(&a->wait->timer);
     status_line(a->opts.log, NULL);
 }

@@ -9,13 +9,21 @@
 #include <unistd.h>
 
 #include "agent/agent_int.h"
+#include "agent/file_timer.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
+#include "hang/hang.h"
 #include "launch/core/derive.h"
 #include "launch/core/options.h"
 #include "logs/directories.h"
+
+struct agent_health {
+    uv_timer_t stuck_timer;
+    struct watchdog *watchdog; /* while workers run, if asked for */
+    char *timer_file;          /* owned; its FIFO */
+};
 
 /* --- uninterruptible sleep -------------------------------------------------------- */
 
@@ -44,19 +52,19 @@ static void on_look(uv_timer_t *timer)
         }
         if (w->stuck_since == 0) {
             w->stuck_since = now;
-            note(
-                a->opts.log, NOTE_WARN, AT_STUCK_SOON,
+            log_line(
+                a->log, LOG_WARN, AT_STUCK_SOON,
                 "[%s] Worker pid=%d entered uninterruptible sleep (D-state); will mark "
                 "UNHEALTHY if it remains for %.1fs.",
                 a->config->role, (int)w->pid, limit);
         } else if ((double)(now - w->stuck_since) >= limit * 1000) {
-            note(
-                a->opts.log, NOTE_ERROR, AT_STUCK,
+            log_line(
+                a->log, LOG_ERROR, AT_STUCK,
                 "[%s] Worker pid=%d stuck in uninterruptible sleep (D-state) for %.1fs "
                 "(>= %.1fs); marking worker group UNHEALTHY and disabling restarts.",
                 a->config->role, (int)w->pid, (double)(now - w->stuck_since) / 1000,
                 limit);
-            uv_timer_stop(&a->stuck_timer);
+            uv_timer_stop(&a->health->stuck_timer);
             agent_post(a, AGENT_EV_STUCK, i, 0);
             break;
         }
@@ -89,9 +97,9 @@ static void kill_expired(void *ctx)
     if (!is_dead((pid_t)e->pid) && proc_descends((pid_t)e->pid, guard_root(a->guard)))
         kill((pid_t)e->pid, e->sig);
     agent_watchdog_event(a, "kill worker process", e);
-    note(a->opts.log, NOTE_WARN, AT_AGENT,
-         "the timer '%s' of process %d expired: it and this agent get signal %d",
-         x->scope, (int)e->pid, e->sig);
+    log_line(a->log, LOG_WARN, AT_AGENT,
+             "the timer '%s' of process %d expired: it and this agent get signal %d",
+             x->scope, (int)e->pid, e->sig);
     const int sig = e->sig;
     mem_free(x);
     if (a->core.phase != AGENT_DONE)
@@ -112,9 +120,9 @@ static void on_expired(void *ctx, const struct timer_entry *e)
     /* The pid is whatever somebody wrote into the FIFO, so only our own workers and
      * their descendants are killed. */
     if (!proc_descends(pid, guard_root(a->guard))) {
-        note(a->opts.log, NOTE_WARN, AT_AGENT,
-             "a timer names process %d, which is not a worker of ours: not killed",
-             pid);
+        log_line(a->log, LOG_WARN, AT_AGENT,
+                 "a timer names process %d, which is not a worker of ours: not killed",
+                 pid);
         return;
     }
     struct expired *x = mem_calloc(1, sizeof *x);
@@ -126,8 +134,8 @@ static void on_expired(void *ctx, const struct timer_entry *e)
     x->entry = *e;
     snprintf(x->scope, sizeof x->scope, "%s", e->scope ? e->scope : "");
     x->entry.scope = x->scope;
-    watchdog_close(a->watchdog);
-    a->watchdog = NULL;
+    watchdog_close(a->health->watchdog);
+    a->health->watchdog = NULL;
     if (!agent_stacks_before(a, "took longer than their timer allows", kill_expired, x))
         kill_expired(x);
 }
@@ -135,7 +143,7 @@ static void on_expired(void *ctx, const struct timer_entry *e)
 static void on_nonsense(void *ctx, const struct muster_error *err)
 {
     struct agent *a = ctx;
-    note(a->opts.log, NOTE_ERROR, AT_WATCHDOG, "Error running watchdog\n%s", err->text);
+    log_line(a->log, LOG_ERROR, AT_WATCHDOG, "Error running watchdog\n%s", err->text);
 }
 
 static char *timer_path(struct agent *a)
@@ -158,13 +166,13 @@ static int open_watchdog(struct agent *a, struct muster_error *err)
 
     if (!on || strcmp(on, "1") != 0)
         return 0;
-    mem_free(a->timer_file);
-    a->timer_file = timer_path(a);
-    if (!a->timer_file)
+    mem_free(a->health->timer_file);
+    a->health->timer_file = timer_path(a);
+    if (!a->health->timer_file)
         return err_nomem(err);
-    const struct watchdog_opts opts = { &a->loop, a->timer_file, on_expired,
+    const struct watchdog_opts opts = { &a->loop, a->health->timer_file, on_expired,
                                         on_nonsense, a };
-    const int rc = watchdog_open(&opts, &a->watchdog, err);
+    const int rc = watchdog_open(&opts, &a->health->watchdog, err);
     if (rc == 0)
         agent_watchdog_event(a, "watchdog started", NULL);
     return rc;
@@ -178,7 +186,7 @@ static void log_health(struct agent *a)
     int64_t number;
 
     if (port && py_int(span_str(port), &number))
-        note(a->opts.log, NOTE_WARN, AT_HEALTH, "No health check server started");
+        log_line(a->log, LOG_WARN, AT_HEALTH, "No health check server started");
 }
 
 int agent_watch_on(struct agent *a, struct muster_error *err)
@@ -188,18 +196,43 @@ int agent_watch_on(struct agent *a, struct muster_error *err)
     log_health(a);
     if (stuck_limit(a) > 0) {
         const uint64_t ms = (uint64_t)(MIN_OF(MAX_OF(interval, 0.01), 60.0) * 1000);
-        uv_timer_start(&a->stuck_timer, on_look, ms, ms);
+        uv_timer_start(&a->health->stuck_timer, on_look, ms, ms);
     }
     return open_watchdog(a, err);
 }
 
+const char *agent_timer_file(const struct agent *a)
+{
+    return a->health->watchdog ? a->health->timer_file : NULL;
+}
+
 void agent_watch_off(struct agent *a)
 {
-    agent_hang_end(a);
-    uv_timer_stop(&a->stuck_timer);
-    if (!a->watchdog)
+    hang_end(a->hang);
+    uv_timer_stop(&a->health->stuck_timer);
+    if (!a->health->watchdog)
         return;
     agent_watchdog_event(a, "watchdog stopped", NULL);
-    watchdog_close(a->watchdog);
-    a->watchdog = NULL;
+    watchdog_close(a->health->watchdog);
+    a->health->watchdog = NULL;
+}
+
+int agent_health_open(struct agent *a, struct muster_error *err)
+{
+    a->health = mem_calloc(1, sizeof *a->health);
+    if (!a->health)
+        return err_nomem(err);
+    (void)uv_timer_init(&a->loop, &a->health->stuck_timer);
+    a->health->stuck_timer.data = a;
+    return 0;
+}
+
+void agent_health_close(struct agent *a)
+{
+    if (!a->health)
+        return;
+    agent_watch_off(a);
+    mem_free(a->health->timer_file);
+    a->health->timer_file = NULL;
+    uv_close((uv_handle_t *)&a->health->stuck_timer, NULL);
 }

@@ -14,7 +14,7 @@
 #define READ_MAX   65536u
 
 /* Takes what is there. MUSTER_EFULL if that is more than a worker may return. */
-static int read_some(struct agent_worker *w)
+static int result_read_some(struct agent_worker *w)
 {
     for (;;) {
         const size_t left = ANSWER_MAX - buf_len(&w->result);
@@ -33,7 +33,7 @@ static int read_some(struct agent_worker *w)
 }
 
 /* We stop reading, and the worker must not block on a full pipe. */
-static void refuse(struct agent *a, struct agent_worker *w, int why)
+static void refuse_result(struct agent *a, struct agent_worker *w, int why)
 {
     const int64_t rank = a->range.base_rank + (w - a->workers);
     struct muster_error err;
@@ -50,16 +50,16 @@ static void refuse(struct agent *a, struct agent_worker *w, int why)
                 "Have it write a large result to a file, and return the name of that.",
                 rank, buf_len(&w->result));
     agent_fail(a, &err);
-    agent_answer_close(w);
+    worker_result_close(w);
 }
 
-void agent_answer_read(struct agent *a, int64_t i)
+void worker_result_read(struct agent *a, int64_t i)
 {
     struct agent_worker *w = &a->workers[i];
-    const int rc = w->result_poll ? read_some(w) : 0;
+    const int rc = w->result_poll ? result_read_some(w) : 0;
 
     if (rc < 0)
-        refuse(a, w, rc);
+        refuse_result(a, w, rc);
 }
 
 static void worker_results_on_readable(uv_poll_t *poll, int status, int events)
@@ -67,7 +67,7 @@ static void worker_results_on_readable(uv_poll_t *poll, int status, int events)
     struct agent *a = CONTAINER_OF(poll->loop, struct agent, loop);
     struct agent_worker *w = poll->data;
 
-    agent_answer_read(a, w - a->workers);
+    worker_result_read(a, w - a->workers);
     if (w->result_poll && (status < 0 || (events & UV_DISCONNECT)))
         uv_poll_stop(poll);
     agent_pump(a);
@@ -78,8 +78,8 @@ static void worker_results_on_closed(uv_handle_t *h)
     mem_free(h);
 }
 
-int agent_answer_open(struct agent *a, int64_t i, int *worker_end,
-                      struct muster_error *err)
+int worker_result_open(struct agent *a, int64_t i, int *worker_end,
+                       struct muster_error *err)
 {
     struct agent_worker *w = &a->workers[i];
     int ends[2];
@@ -106,7 +106,7 @@ int agent_answer_open(struct agent *a, int64_t i, int *worker_end,
     return 0;
 }
 
-void agent_answer_close(struct agent_worker *w)
+void worker_result_close(struct agent_worker *w)
 {
     if (w->result_poll)
         uv_close((uv_handle_t *)w->result_poll, worker_results_on_closed);
@@ -118,7 +118,7 @@ void agent_answer_close(struct agent_worker *w)
 }
 
 /* Hand over the memory itself, since there may be no room for a copy. */
-static uint8_t *take(struct buf *b)
+static uint8_t *take_memory(struct buf *b)
 {
     uint8_t *mem = b->mem;
 
@@ -127,19 +127,19 @@ static uint8_t *take(struct buf *b)
     return mem ? mem : mem_calloc(1, 1);
 }
 
-void agent_take_answers(struct agent *a)
+void agent_collect_results(struct agent *a)
 {
-    struct agent_core_result *r = a->result;
+    struct agent_result *r = a->result;
     const size_t n = (size_t)a->config->nproc;
 
     if (a->config->entry != ENTRY_FUNCTION)
         return;
-    r->answers = mem_calloc(n, sizeof *r->answers);
-    for (size_t i = 0; r->answers && i < n; i++) {
+    r->results = mem_calloc(n, sizeof *r->results);
+    for (size_t i = 0; r->results && i < n; i++) {
         struct buf *b = &a->workers[i].result;
         const size_t count = buf_len(b);
-        r->answers[i] = (struct agent_core_answer){ a->range.base_rank + (int64_t)i,
-                                                    take(b), count };
-        r->answer_count++;
+        r->results[i] = (struct worker_result){ a->range.base_rank + (int64_t)i,
+                                                take_memory(b), count };
+        r->result_count++;
     }
 }

@@ -1,4 +1,5 @@
-/* workers.c - the workers of one attempt: started, watched, forgotten. */
+/* workers.c - glue between the core and process/guard.h: the workers of one attempt are
+ * started, their ends become events, and what they held is forgotten. */
 #include <errno.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,28 +7,64 @@
 #include "agent/agent_int.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "hang/hang.h"
 #include "launch/core/options.h"
 #include "launch/refusal.h"
 #include "loop/clock.h"
+#include "loop/defer.h"
 #include "process/cgroup.h"
 #include "process/numa.h"
+#include "warm/start_watch.h"
 
 #define START_LEAST 64 /* workers that are started in one turn of the loop, */
 #define START_MS    10 /* and for how long more of them are */
 
+struct agent_starting {
+    struct defer more;        /* starts some more of them */
+    int64_t next;             /* the first that is still to be started */
+    int64_t unanswered;       /* asked for, and the guard has not said yet */
+    uint64_t exits;           /* seen in this attempt */
+    struct start_watch watch; /* nodes that do not know of --warm are told */
+};
+
+static void workers_start_more(void *agent);
+
+int agent_workers_open(struct agent *a, struct muster_error *err)
+{
+    a->workers = mem_calloc((size_t)a->config->nproc, sizeof *a->workers);
+    a->starting = mem_calloc(1, sizeof *a->starting);
+    if (!a->workers || !a->starting) {
+        mem_free(a->starting);
+        a->starting = NULL;
+        return err_nomem(err);
+    }
+    defer_init(&a->starting->more, &a->loop, workers_start_more, a);
+    start_watch_init(&a->starting->watch, &a->loop, a->log);
+    return 0;
+}
+
+void agent_workers_close(struct agent *a)
+{
+    if (!a->starting)
+        return;
+    agent_forget_workers(a);
+    start_watch_close(&a->starting->watch);
+    uv_close((uv_handle_t *)&a->starting->more.idle, NULL);
+}
+
 void agent_forget_workers(struct agent *a)
 {
-    start_watch_stop(&a->start_watch);
-    for (int64_t i = 0; a->workers && i < a->config->nproc; i++) {
+    start_watch_stop(&a->starting->watch);
+    for (int64_t i = 0; i < a->config->nproc; i++) {
         struct agent_worker *w = &a->workers[i];
-        agent_answer_close(w);
+        worker_result_close(w);
         mem_free(w->error_file);
         *w = (struct agent_worker){ .result_fd = -1 };
     }
 }
 
-static struct worker_place place_of(const struct agent *a, int64_t local_rank,
-                                    int64_t attempt)
+static struct worker_place worker_place_of(const struct agent *a, int64_t local_rank,
+                                           int64_t attempt)
 {
     const struct rank_range *r = &a->range;
 
@@ -46,8 +83,8 @@ static struct worker_place place_of(const struct agent *a, int64_t local_rank,
         .restart_count = attempt,
         .use_agent_store = a->handler->ops->use_agent_store(a->handler),
         .error_file = "",
-        .timer_file = a->watchdog ? a->timer_file : NULL,
-        .interface = a->net.interface,
+        .timer_file = agent_timer_file(a),
+        .interface = agent_net_interface(a),
     };
 }
 
@@ -64,7 +101,7 @@ static bool is_waited_for(const struct agent *a)
 static int start_one(struct agent *a, int64_t i, int64_t attempt,
                      struct muster_error *err)
 {
-    struct worker_place place = place_of(a, i, attempt);
+    struct worker_place place = worker_place_of(a, i, attempt);
     struct text_list env = { 0 }, argv = { 0 };
     struct logs_worker files = { -1, -1, NULL };
     struct cpu_mask cpus = { 0 };
@@ -85,7 +122,7 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
         rc = numa_mask(&ports, a->config->numa, i, &cpus, err);
     }
     if (rc == 0)
-        rc = agent_answer_open(a, i, &answer, err);
+        rc = worker_result_open(a, i, &answer, err);
     if (rc == 0) {
         const struct proc_spec spec = {
             .argv = argv.items,
@@ -120,15 +157,16 @@ static void give_up_rest(struct agent *a)
 {
     bool none = true;
 
-    for (int64_t i = a->start_next; i < a->config->nproc; i++) {
+    for (int64_t i = a->starting->next; i < a->config->nproc; i++) {
         a->workers[i].answered = true;
-        a->unanswered--;
+        a->starting->unanswered--;
         agent_post(a, AGENT_EV_EXIT, i, 127);
     }
-    a->start_next = a->config->nproc;
+    a->starting->next = a->config->nproc;
     for (int64_t i = 0; i < a->config->nproc; i++)
         none = none && (a->workers[i].pid == 0 || a->workers[i].exited);
-    if (a->unanswered == 0 && none) /* Else the guard says so when they are gone. */
+    if (a->starting->unanswered == 0 &&
+        none) /* Else the guard says so when they are gone. */
         agent_post(a, AGENT_EV_EMPTY, 0, 0);
 }
 
@@ -140,17 +178,17 @@ static void start_some(struct agent *a)
     struct muster_error err;
     int rc = 0;
 
-    for (int64_t n = 0; a->start_next < a->config->nproc && rc == 0; n++) {
+    for (int64_t n = 0; a->starting->next < a->config->nproc && rc == 0; n++) {
         if (a->core.phase != AGENT_STARTING) {
             give_up_rest(a);
             return;
         }
         if (n >= START_LEAST && clock_mono_ms() >= until_ms) {
-            defer_call(&a->starting);
+            defer_call(&a->starting->more);
             return;
         }
-        rc = start_one(a, a->start_next, a->attempt, &err);
-        a->start_next += rc == 0;
+        rc = start_one(a, a->starting->next, a->attempt, &err);
+        a->starting->next += rc == 0;
     }
     if (rc == 0)
         return;
@@ -158,7 +196,7 @@ static void start_some(struct agent *a)
     give_up_rest(a);
 }
 
-void agent_start_more(void *agent)
+static void workers_start_more(void *agent)
 {
     start_some(agent);
     agent_pump(agent);
@@ -173,11 +211,11 @@ void agent_start_workers(struct agent *a, int64_t attempt)
         a->handler->ops->wipe_worker_store(a->handler);
     a->started_ms = clock_mono_ms();
     a->started_us = clock_now().wall_us;
-    a->unanswered = a->config->nproc;
-    a->start_next = 0;
+    a->starting->unanswered = a->config->nproc;
+    a->starting->next = 0;
     a->starts++;
     a->refused = 0;
-    a->exits = 0;
+    a->starting->exits = 0;
     int rc = agent_signals_on(a, &err);
     if (rc == 0)
         rc = agent_watch_on(a, &err);
@@ -201,18 +239,19 @@ static void watch_start(struct agent *a)
         a->config->entry != ENTRY_EXEC && a->config->entry != ENTRY_FUNCTION;
 
     if (a->starts > 1 && python && !a->warm)
-        start_watch_begin(&a->start_watch, a->workers[0].pid);
+        start_watch_begin(&a->starting->watch, a->workers[0].pid);
 }
 
-static void all_answered(struct agent *a)
+static void workers_all_answered(struct agent *a)
 {
     if (a->refused == 0) {
         for (int64_t i = 0; i < a->config->nproc; i++)
             if (a->workers[i].pid) /* It may have been given up before it began. */
                 agent_worker_event(a, "START", i, NULL, NULL);
         agent_measure_started(a);
-        agent_phases_started(a);
-        agent_hang_begin(a);
+        agent_steps_started(a);
+        if (a->hang)
+            hang_begin(a->hang);
         watch_start(a);
         agent_post(a, AGENT_EV_STARTED, 0, 0);
         return;
@@ -249,15 +288,15 @@ static void warm_on_answer(struct agent *a, uint32_t id, bool forked)
     w->forked = forked;
 }
 
-static void on_started(void *ctx, uint32_t id, pid_t pid, bool forked)
+static void workers_on_started(void *ctx, uint32_t id, pid_t pid, bool forked)
 {
     struct agent *a = ctx;
 
     warm_on_answer(a, id, forked);
     a->workers[id].pid = pid;
     a->workers[id].answered = true;
-    if (--a->unanswered == 0)
-        all_answered(a);
+    if (--a->starting->unanswered == 0)
+        workers_all_answered(a);
     agent_pump(a);
 }
 
@@ -273,15 +312,15 @@ static void workers_on_refused(void *ctx, uint32_t id, int errnum)
     agent_post(a, AGENT_EV_EXIT, id, 127);
     for (int64_t i = 0; i < a->config->nproc; i++)
         none = none && a->workers[i].pid == 0;
-    if (--a->unanswered == 0) {
-        all_answered(a);
+    if (--a->starting->unanswered == 0) {
+        workers_all_answered(a);
         if (none)
             agent_post(a, AGENT_EV_EMPTY, 0, 0);
     }
     agent_pump(a);
 }
 
-static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
+static void workers_on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
 {
     struct agent *a = ctx;
     struct agent_worker *w = &a->workers[id];
@@ -290,13 +329,13 @@ static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
         return; /* An old worker that was given up; its successor is being started. */
     w->exited = true;
     w->exited_us = how->wall_us;
-    w->order = a->exits++;
+    w->order = a->starting->exits++;
     w->dumped = WIFSIGNALED(how->status) && WCOREDUMP(how->status);
     w->peak_kb = how->peak_kb;
     w->code =
         WIFSIGNALED(how->status) ? -WTERMSIG(how->status) : WEXITSTATUS(how->status);
     /* A result that is too long must fail before this counts as a success. */
-    agent_answer_read(a, id);
+    worker_result_read(a, id);
     if (w->code == 0)
         logs_worker_left(a->logs, id);
     agent_job_exited(a, id);
@@ -304,13 +343,13 @@ static void on_exited(void *ctx, uint32_t id, const struct guard_exit *how)
     agent_pump(a);
 }
 
-static void on_leftovers(void *ctx)
+static void workers_on_leftovers(void *ctx)
 {
     agent_post(ctx, AGENT_EV_LEFTOVERS, 0, 0);
     agent_pump(ctx);
 }
 
-static void on_empty(void *ctx)
+static void workers_on_empty(void *ctx)
 {
     agent_post(ctx, AGENT_EV_EMPTY, 0, 0);
     agent_pump(ctx);
@@ -335,12 +374,12 @@ static void workers_on_lost(void *ctx, int errnum)
     agent_pump(a);
 }
 
-static void on_fenced(void *ctx)
+static void workers_on_fenced(void *ctx)
 {
     struct agent *a = ctx;
 
-    note(
-        a->opts.log, NOTE_WARN, AT_AGENT,
+    log_line(
+        a->log, LOG_WARN, AT_AGENT,
         "this process was stopped for longer than a node may be silent, and the others "
         "may have gone on without it: the guard has ended its workers, and it joins "
         "again");
@@ -349,11 +388,11 @@ static void on_fenced(void *ctx)
 }
 
 const struct guard_events agent_guard_events = {
-    .on_started = on_started,
+    .on_started = workers_on_started,
     .on_refused = workers_on_refused,
-    .on_exited = on_exited,
-    .on_leftovers = on_leftovers,
-    .on_empty = on_empty,
+    .on_exited = workers_on_exited,
+    .on_leftovers = workers_on_leftovers,
+    .on_empty = workers_on_empty,
     .on_lost = workers_on_lost,
-    .on_fenced = on_fenced,
+    .on_fenced = workers_on_fenced,
 };

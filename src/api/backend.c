@@ -47,14 +47,9 @@ static struct rdzv_backend *inner(const struct muster_backend *b)
 static int ask(struct muster_backend *b, struct request *r,
                void (*begin)(struct blocking_loop_job *), struct muster_error *err)
 {
-    int rc;
-
     r->job.begin = begin;
     r->b = b;
-    rc = blocking_loop_call(b->home->calls, &r->job);
-    if (rc < 0 && err)
-        err_copy(err, &r->job.err);
-    return rc;
+    return blocking_loop_call(b->home->calls, &r->job, err);
 }
 
 /* ---- Opening ---- */
@@ -224,13 +219,6 @@ void muster_state_free(struct muster_state *s)
 
 /* ---- A store ---- */
 
-static void on_undone(void *ctx)
-{
-    struct request *r = ctx;
-
-    blocking_loop_done(&r->job, r->err.code, &r->err);
-}
-
 static void begin_store(struct blocking_loop_job *job)
 {
     struct request *r = (struct request *)job;
@@ -240,7 +228,7 @@ static void begin_store(struct blocking_loop_job *job)
     if (rc == 0) {
         rc = store_adopt(b->home, r->made, NULL, b->timeout_ms, 0, &r->store, &r->err);
         if (rc < 0) {
-            async_store_close(r->made, on_undone, r);
+            store_undo(job, r->made, &r->err);
             return;
         }
     }

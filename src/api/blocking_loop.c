@@ -194,10 +194,18 @@ static void drive(struct blocking_loop *b, const struct blocking_loop_job *job)
     pthread_cond_broadcast(&b->changed); /* Another caller takes over. */
 }
 
-int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job)
+void blocking_loop_done_well(void *job)
 {
-    if (inherited(b))
-        return refuse(b, job);
+    blocking_loop_done(job, 0, NULL);
+}
+
+int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job,
+                       struct muster_error *err)
+{
+    if (inherited(b)) {
+        (void)refuse(b, job);
+        return err_copy(err, &job->err);
+    }
     job->owner = b;
     job->done = false;
     job->next = NULL;
@@ -216,6 +224,8 @@ int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job)
     b->inside--;
     pthread_cond_broadcast(&b->changed); /* blocking_loop_free may wait for us. */
     pthread_mutex_unlock(&b->lock);      /* After this b may be freed. */
+    if (job->status < 0)
+        (void)err_copy(err, &job->err);
     return job->status;
 }
 

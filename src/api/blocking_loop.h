@@ -38,13 +38,17 @@ int blocking_loop_new_by_turns(struct blocking_loop **out, struct muster_error *
 /* The loop itself. Only begin() and callbacks on the loop's thread may use it. */
 uv_loop_t *blocking_loop_loop(struct blocking_loop *b);
 
-/* Called from any thread but the loop's own. Returns job->status; the error is in
- * job->err. */
-int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job);
+/* Called from any thread but the loop's own. Returns job->status, with the error in
+ * err, which may be NULL. */
+int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job,
+                       struct muster_error *err);
 
 /* Called on the loop's thread: lets the caller of the job continue. err may be NULL. */
 void blocking_loop_done(struct blocking_loop_job *job, int status,
                         const struct muster_error *err);
+
+/* The same for work that ends with a callback and cannot fail; job is its context. */
+void blocking_loop_done_well(void *job);
 
 /* Waits for callers that are still leaving blocking_loop_call, then for the thread,
  * which ends once every handle on the loop but our own is closed. No new call may

@@ -18,10 +18,10 @@ struct foreign {
 
 /* Each is a rdzv_create_fn whose ctx is a struct foreign. */
 int foreign_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                   const struct trace *trace, struct rdzv_handler **out,
+                   const struct log *log, struct rdzv_handler **out,
                    struct muster_error *err);
 int foreign_handler_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                           const struct trace *trace, struct rdzv_handler **out,
+                           const struct log *log, struct rdzv_handler **out,
                            struct muster_error *err);
 
 /* MUSTER_EINVAL if a function that every handler needs is missing; the error names it.

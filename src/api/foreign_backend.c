@@ -22,7 +22,7 @@ enum work_kind { WORK_OPEN, WORK_GET, WORK_SET, WORK_CLOSE };
 struct foreign_backend {
     struct rdzv_backend base;
     const struct foreign *f; /* borrowed from the registry */
-    const struct trace *trace;
+    const struct log *log;
     struct rdzv_backend_ops ops; /* with the caller's name */
     struct muster_params params; /* owned copy */
     void *self;                  /* the caller's */
@@ -215,7 +215,7 @@ static int store(struct rdzv_backend *b, struct async_store **out,
     const struct store_client_opts opts = { .host = fb->store.host,
                                             .port = (uint16_t)fb->store.port,
                                             .timeout_ms = STORE_MS,
-                                            .trace = fb->trace };
+                                            .log = fb->log };
 
     return store_client_open(fb->base.loop, &opts, ignore_opened, NULL, out, err);
 }
@@ -237,7 +237,7 @@ static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
 }
 
 int foreign_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                   const struct trace *trace, struct rdzv_handler **out,
+                   const struct log *log, struct rdzv_handler **out,
                    struct muster_error *err)
 {
     struct foreign_backend *fb = mem_calloc(1, sizeof *fb);
@@ -258,9 +258,9 @@ int foreign_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
         .close = close_backend,
     };
     fb->base = (struct rdzv_backend){ &fb->ops, loop };
-    fb->trace = trace;
+    fb->log = log;
     fb->work.data = fb;
     buf_init(&fb->value, SIZE_MAX);
     buf_init(&fb->token, SIZE_MAX);
-    return rdzv_dynamic_create(loop, params, trace, &fb->base, out, err);
+    return rdzv_dynamic_create(loop, params, log, &fb->base, out, err);
 }

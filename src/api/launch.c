@@ -15,15 +15,16 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/machine.h"
+#include "loop/file.h"
 
 struct muster_launch_config {
     struct text_list words; /* --name=value */
     const struct muster_registry *registry;
-    struct log log;
+    struct log_writer log;
 };
 
 struct muster_launch_result {
-    struct agent_core_result inner;
+    struct agent_result inner;
 };
 
 /* --- the config ------------------------------------------------------------------- */
@@ -38,9 +39,7 @@ int muster_launch_config_new(struct muster_launch_config **out,
     c = mem_calloc(1, sizeof *c);
     if (!c)
         return err_nomem(err);
-    c->log = (struct log){
-        .fd = -1, .least = NOTE_CRITICAL, .torch_least = NOTE_CRITICAL, .copy_fd = -1
-    };
+    c->log = (struct log_writer){ .fd = -1, .copy_fd = -1 };
     *out = c;
     return 0;
 }
@@ -83,7 +82,7 @@ int muster_launch_config_log(struct muster_launch_config *c, const char *level,
         return MUSTER_EINVAL;
     char *text = mem_printf("LOGLEVEL=%s", level);
     char *const envp[] = { text, NULL };
-    const int rc = text ? log_init(&c->log, envp, err) : err_nomem(err);
+    const int rc = text ? log_writer_init(&c->log, envp, err) : err_nomem(err);
 
     mem_free(text);
     return rc;
@@ -94,7 +93,7 @@ int muster_launch_config_log(struct muster_launch_config *c, const char *level,
 static void warn(void *ctx, enum derive_warning what, const char *text)
 {
     (void)what;
-    note(ctx, NOTE_WARN, AT_LAUNCH, "%s", text);
+    log_line(ctx, LOG_WARN, AT_LAUNCH, "%s", text);
 }
 
 /* The whole command line: options, --no-python, the command. */
@@ -163,26 +162,15 @@ static int run_function(void *ctx, int result_fd)
 
 int muster_worker_return(const struct muster_worker *w, const void *bytes, size_t size)
 {
-    const char *p = bytes;
-
     if (!w || need_bytes(bytes, size, "bytes", NULL) < 0)
         return MUSTER_EINVAL;
-    while (size > 0) {
-        const ssize_t n = write(w->result_fd, p, size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return MUSTER_EIO;
-        p += n;
-        size -= (size_t)n;
-    }
-    return 0;
+    return file_write_all(w->result_fd, span_of(bytes, size)) ? 0 : MUSTER_EIO;
 }
 
 /* --- the launch ------------------------------------------------------------------- */
 
 /* The error quotes the verdict's first line. */
-static int worker_failed(const struct agent_core_result *r, struct muster_error *err)
+static int worker_failed(const struct agent_result *r, struct muster_error *err)
 {
     static const char head[] = "muster: the job failed: ";
     const char *text = r->verdict ? r->verdict : "";
@@ -194,7 +182,7 @@ static int worker_failed(const struct agent_core_result *r, struct muster_error 
                    (int)strcspn(text, "\n"), text);
 }
 
-static int outcome(const struct agent_core_result *r, struct muster_error *err)
+static int outcome(const struct agent_result *r, struct muster_error *err)
 {
     switch (r->why) {
     case WHY_FAILURE:
@@ -219,7 +207,7 @@ static int launch(const struct launch_config *config,
                   const struct muster_entry *entry, struct muster_launch_result **out,
                   struct muster_error *err)
 {
-    const struct agent_core_opts opts = {
+    const struct agent_opts opts = {
         .config = config,
         .envp = environ,
         .registry = c->registry ? &c->registry->inner : NULL,
@@ -234,7 +222,7 @@ static int launch(const struct launch_config *config,
 
     if (!r)
         return err_nomem(err);
-    int rc = agent_core_run(&opts, &r->inner, err);
+    int rc = agent_run(&opts, &r->inner, err);
     if (rc == 0)
         rc = outcome(&r->inner, err);
     if (out && (rc == 0 || rc == MUSTER_ECHILD || rc == MUSTER_ESIGNAL))
@@ -276,22 +264,22 @@ int muster_launch(const struct muster_launch_config *c,
 
 size_t muster_launch_result_count(const struct muster_launch_result *r)
 {
-    return r ? r->inner.answer_count : 0;
+    return r ? r->inner.result_count : 0;
 }
 
 int64_t muster_launch_result_rank(const struct muster_launch_result *r, size_t i)
 {
-    return r && i < r->inner.answer_count ? r->inner.answers[i].rank : -1;
+    return r && i < r->inner.result_count ? r->inner.results[i].rank : -1;
 }
 
 const void *muster_launch_result_bytes(const struct muster_launch_result *r, size_t i,
                                        size_t *size)
 {
-    const bool there = r && i < r->inner.answer_count;
+    const bool there = r && i < r->inner.result_count;
 
     if (size)
-        *size = there ? r->inner.answers[i].count : 0;
-    return there ? r->inner.answers[i].bytes : NULL;
+        *size = there ? r->inner.results[i].count : 0;
+    return there ? r->inner.results[i].bytes : NULL;
 }
 
 const char *muster_launch_verdict(const struct muster_launch_result *r)
@@ -315,13 +303,13 @@ const char *muster_launch_story(const struct muster_launch_result *r)
 
 const char *muster_launch_report(const struct muster_launch_result *r)
 {
-    return r && r->inner.report ? r->inner.report : "";
+    return r && r->inner.failure_box ? r->inner.failure_box : "";
 }
 
 void muster_launch_result_free(struct muster_launch_result *r)
 {
     if (!r)
         return;
-    agent_core_result_fini(&r->inner);
+    agent_result_fini(&r->inner);
     mem_free(r);
 }

@@ -18,7 +18,7 @@ struct request;
 struct muster_rendezvous {
     struct home *home; /* owned; counts us like one of its stores */
     struct muster_rendezvous_hooks hooks;
-    struct trace trace;
+    struct log log;
     char *run_id, *backend; /* owned */
     bool use_agent_store;
 
@@ -35,15 +35,17 @@ struct muster_rendezvous {
 
 /* ---- What the handler says ---- */
 
-static void on_trace(void *ctx, enum trace_level level, const char *text)
+static void rendezvous_on_log(void *ctx, enum log_level level, enum log_place place,
+                              const char *text)
 {
     const struct muster_rendezvous *r = ctx;
     static const enum muster_log_level levels[] = {
-        [TRACE_DEBUG] = MUSTER_LOG_DEBUG, [TRACE_INFO] = MUSTER_LOG_INFO,
-        [TRACE_WARN] = MUSTER_LOG_WARN,   [TRACE_ADVICE] = MUSTER_LOG_WARN,
-        [TRACE_ECHO] = MUSTER_LOG_WARN,   [TRACE_ERROR] = MUSTER_LOG_ERROR,
+        [LOG_DEBUG] = MUSTER_LOG_DEBUG,    [LOG_INFO] = MUSTER_LOG_INFO,
+        [LOG_WARN] = MUSTER_LOG_WARN,      [LOG_ERROR] = MUSTER_LOG_ERROR,
+        [LOG_CRITICAL] = MUSTER_LOG_ERROR,
     };
 
+    (void)place;
     r->hooks.log(r->hooks.ctx, levels[level], text);
 }
 
@@ -80,11 +82,11 @@ static void begin_open(struct blocking_loop_job *job)
     struct muster_rendezvous *r = o->r;
     uv_loop_t *loop = blocking_loop_loop(r->home->calls);
     const struct rdzv_params *params = &o->params->inner;
-    const struct trace *trace = r->hooks.log ? &r->trace : NULL;
+    const struct log *log = r->hooks.log ? &r->log : NULL;
     struct muster_error err;
-    const int rc = o->registry ? registry_create(&o->registry->inner, loop, params,
-                                                 trace, &r->h, &err)
-                               : rdzv_handler_create(loop, params, trace, &r->h, &err);
+    const int rc = o->registry ? registry_create(&o->registry->inner, loop, params, log,
+                                                 &r->h, &err)
+                               : rdzv_handler_create(loop, params, log, &r->h, &err);
 
     if (rc == 0) {
         r->use_agent_store = r->h->ops->use_agent_store(r->h);
@@ -118,14 +120,12 @@ int muster_rendezvous_open(const struct muster_params *params,
     if (hooks)
         r->hooks = *hooks;
     (void)pthread_mutex_init(&r->lock, NULL);
-    r->trace = (struct trace){ on_trace, r, TRACE_DEBUG };
+    r->log = (struct log){ .emit = rendezvous_on_log, .ctx = r };
     r->run_id = mem_strdup(params->inner.run_id);
     r->backend = mem_strdup(params->inner.backend);
-    rc = r->run_id && r->backend ? blocking_loop_call(r->home->calls, &o.job)
-                                 : err_nomem(&o.job.err);
+    rc = r->run_id && r->backend ? blocking_loop_call(r->home->calls, &o.job, err)
+                                 : err_nomem(err);
     if (rc < 0) {
-        if (err)
-            err_copy(err, &o.job.err);
         muster_rendezvous_free(r);
         return rc;
     }
@@ -194,19 +194,32 @@ static void on_next(void *ctx, int status, const struct rdzv_round *round,
     blocking_loop_done(&j->job, status, &why);
 }
 
+/* True if the handler has been shut down; the job has then ended. */
+static bool refused(const struct muster_rendezvous *r, struct blocking_loop_job *job)
+{
+    struct muster_error err;
+
+    if (r->stopped)
+        blocking_loop_done(job,
+                           err_set(&err, MUSTER_EINVAL,
+                                   "run '%s': this handler has been shut down",
+                                   r->run_id),
+                           &err);
+    return r->stopped;
+}
+
 static void begin_next(struct blocking_loop_job *job)
 {
     struct joining *j = (struct joining *)job;
     struct muster_rendezvous *r = j->r;
     struct muster_error err;
 
-    if (r->in_next || r->stopped) {
+    if (refused(r, job))
+        return;
+    if (r->in_next) {
         blocking_loop_done(job,
                            err_set(&err, MUSTER_EINVAL,
-                                   r->stopped
-                                       ? "run '%s': this handler has been shut down"
-                                       : "run '%s': another next is under way",
-                                   r->run_id),
+                                   "run '%s': another next is under way", r->run_id),
                            &err);
         return;
     }
@@ -222,11 +235,9 @@ int muster_rendezvous_next(struct muster_rendezvous *r,
 
     if (need(r, "rendezvous", err) < 0 || need(out, "out", err) < 0)
         return MUSTER_EINVAL;
-    rc = blocking_loop_call(r->home->calls, &j.job);
+    rc = blocking_loop_call(r->home->calls, &j.job, err);
     if (rc < 0) {
         mem_free(j.master_addr);
-        if (err)
-            err_copy(err, &j.job.err);
         return rc;
     }
     change_store(r, j.info.store);
@@ -249,20 +260,6 @@ struct request {
 static void rendezvous_on_done(void *ctx, int status, const struct muster_error *err)
 {
     blocking_loop_done(ctx, status, err);
-}
-
-static bool stopped(struct blocking_loop_job *job)
-{
-    const struct muster_rendezvous *r = ((struct request *)job)->r;
-    struct muster_error err;
-
-    if (r->stopped)
-        blocking_loop_done(job,
-                           err_set(&err, MUSTER_EINVAL,
-                                   "run '%s': this handler has been shut down",
-                                   r->run_id),
-                           &err);
-    return r->stopped;
 }
 
 static void begin_cancel(struct blocking_loop_job *job)
@@ -319,7 +316,7 @@ static void begin_set_closed(struct blocking_loop_job *job)
 {
     struct request *a = (struct request *)job;
 
-    if (!stopped(job) && queue(&a->r->closing, a))
+    if (!refused(a->r, job) && queue(&a->r->closing, a))
         a->r->h->ops->set_closed(a->r->h, rendezvous_on_closed, a->r);
 }
 
@@ -332,7 +329,7 @@ static void begin_leave(struct blocking_loop_job *job)
 {
     struct request *a = (struct request *)job;
 
-    if (!stopped(job) && queue(&a->r->leaving, a))
+    if (!refused(a->r, job) && queue(&a->r->leaving, a))
         a->r->h->ops->leave(a->r->h, on_left, a->r);
 }
 
@@ -340,7 +337,7 @@ static void begin_shutdown(struct blocking_loop_job *job)
 {
     struct muster_rendezvous *r = ((struct request *)job)->r;
 
-    if (stopped(job))
+    if (refused(r, job))
         return;
     r->stopped = true;
     r->h->ops->shutdown(r->h, true, rendezvous_on_done, job);
@@ -355,9 +352,7 @@ static int ask(struct muster_rendezvous *r,
 
     if (rc < 0)
         return rc;
-    rc = blocking_loop_call(r->home->calls, &a.job);
-    if (rc < 0 && err)
-        err_copy(err, &a.job.err);
+    rc = blocking_loop_call(r->home->calls, &a.job, err);
     if (number)
         *number = a.number;
     return rc;
@@ -416,17 +411,12 @@ int muster_rendezvous_use_agent_store(const struct muster_rendezvous *r)
     return r && r->use_agent_store;
 }
 
-static void on_destroyed(void *ctx)
-{
-    blocking_loop_done(ctx, 0, NULL);
-}
-
 static void begin_free(struct blocking_loop_job *job)
 {
     struct muster_rendezvous *r = ((struct request *)job)->r;
 
     if (r->h)
-        r->h->ops->destroy(r->h, on_destroyed, job);
+        r->h->ops->destroy(r->h, blocking_loop_done_well, job);
     else
         blocking_loop_done(job, 0, NULL);
 }

@@ -38,21 +38,17 @@ struct ending {
     struct home *home;
 };
 
-static void on_ended(void *ctx)
-{
-    blocking_loop_done(ctx, 0, NULL);
-}
-
 static void begin_server_closing(struct blocking_loop_job *job)
 {
-    store_server_close(((struct ending *)job)->home->server, on_ended, job);
+    store_server_close(((struct ending *)job)->home->server, blocking_loop_done_well,
+                       job);
 }
 
 static void begin_backend_closing(struct blocking_loop_job *job)
 {
     struct rdzv_backend *b = ((struct ending *)job)->home->backend;
 
-    b->ops->close(b, on_ended, job);
+    b->ops->close(b, blocking_loop_done_well, job);
 }
 
 void home_free(struct home *h)
@@ -61,10 +57,10 @@ void home_free(struct home *h)
     struct ending server = { { .begin = begin_server_closing }, h };
 
     if (h->backend)
-        (void)blocking_loop_call(h->calls, &backend.job);
+        (void)blocking_loop_call(h->calls, &backend.job, NULL);
     blocking_loop_free(h->calls);
     if (h->server)
-        (void)blocking_loop_call(h->serving, &server.job);
+        (void)blocking_loop_call(h->serving, &server.job, NULL);
     blocking_loop_free(h->serving);
     mem_free(h);
 }
@@ -105,15 +101,23 @@ struct opening {
     uint64_t timeout_ms;
     int (*make)(struct opening *o, struct async_store **out, struct muster_error *err);
     struct async_store *made;
-    struct muster_error err; /* why it fails, while things are undone */
+    struct muster_error err;
     struct muster_store *out;
 };
 
 static void on_undone(void *ctx)
 {
-    struct opening *o = ctx;
+    struct blocking_loop_job *job = ctx;
+    const struct muster_error err = job->err;
 
-    blocking_loop_done(&o->job, o->err.code, &o->err);
+    blocking_loop_done(job, err.code, &err);
+}
+
+void store_undo(struct blocking_loop_job *job, struct async_store *a,
+                const struct muster_error *err)
+{
+    job->err = *err;
+    async_store_close(a, on_undone, job);
 }
 
 static void adopt(struct opening *o, struct shared *under)
@@ -122,7 +126,7 @@ static void adopt(struct opening *o, struct shared *under)
 
     if (store_adopt(o->home, o->made, under, o->timeout_ms, port, &o->out, &o->err) <
         0) {
-        async_store_close(o->made, on_undone, o);
+        store_undo(&o->job, o->made, &o->err);
         return;
     }
     if (under)
@@ -136,12 +140,10 @@ static void on_usable(void *ctx, int status, const struct c10d_reply *reply,
     struct opening *o = ctx;
 
     (void)reply;
-    if (status == 0) {
+    if (status == 0)
         adopt(o, NULL);
-        return;
-    }
-    o->err = *err;
-    async_store_close(o->made, on_undone, o);
+    else
+        store_undo(&o->job, o->made, err);
 }
 
 /* A store is open once it has answered a check of no keys: then a clone's connection is
@@ -162,7 +164,7 @@ static void begin_opening(struct blocking_loop_job *job)
     }
     rc = async_store_check(o->made, NULL, 0, o->timeout_ms, on_usable, o, &o->err);
     if (rc < 0)
-        async_store_close(o->made, on_undone, o);
+        store_undo(job, o->made, &o->err);
 }
 
 static int open_here(struct opening *o, struct muster_store **out,
@@ -171,11 +173,10 @@ static int open_here(struct opening *o, struct muster_store **out,
     int rc;
 
     o->job.begin = begin_opening;
-    rc = blocking_loop_call(o->home->calls, &o->job);
-    if (rc < 0)
-        return err_copy(err, &o->job.err);
-    *out = o->out;
-    return 0;
+    rc = blocking_loop_call(o->home->calls, &o->job, err);
+    if (rc == 0)
+        *out = o->out;
+    return rc;
 }
 
 static int open_at_home(struct opening *o, struct muster_store **out,
@@ -309,7 +310,8 @@ void muster_store_close(struct muster_store *s)
 
     if (!s)
         return;
-    (void)blocking_loop_call(s->home->calls, &c.job); /* No-op in a child of fork(). */
+    /* In a child of fork() it does nothing. */
+    (void)blocking_loop_call(s->home->calls, &c.job, NULL);
     if (c.last)
         home_free(s->home);
     mem_free(s->name);

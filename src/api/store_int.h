@@ -49,4 +49,9 @@ int store_adopt(struct home *h, struct async_store *a, struct shared *under,
                 uint64_t timeout_ms, uint16_t port, struct muster_store **out,
                 struct muster_error *err);
 
+/* Closes an async_store that was not adopted, then ends the job with err. Called on the
+ * loop. */
+void store_undo(struct blocking_loop_job *job, struct async_store *a,
+                const struct muster_error *err);
+
 #endif

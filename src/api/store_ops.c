@@ -120,11 +120,7 @@ static int store_ops_perform(struct op *op, struct muster_error *err)
 {
     if (op->wrong.code)
         return err_copy(err, &op->wrong);
-    const int rc = blocking_loop_call(op->store->home->calls, &op->job);
-
-    if (rc < 0)
-        (void)err_copy(err, &op->job.err);
-    return rc;
+    return blocking_loop_call(op->store->home->calls, &op->job, err);
 }
 
 /* Sends a list of keys, or of keys and values in turn. */

@@ -18,7 +18,7 @@
 #include "store/client.h"
 #include "store/core/decimal.h"
 #include "store/core/reserved.h"
-#include "store/tenant.h"
+#include "store/extension.h"
 
 #define WORKERS_KEY "init/"
 
@@ -31,7 +31,6 @@ struct tcp_opening {
     uint16_t port;
     uint64_t deadline_ms;
     int64_t joined;
-    struct muster_error err; /* why it fails, while things are undone */
     struct muster_store *out;
 };
 
@@ -45,29 +44,9 @@ void muster_store_options_init(struct muster_store_options *o)
                                         .wait_for_workers = true };
 }
 
-static uint64_t left_ms(const struct tcp_opening *o)
-{
-    const uint64_t now = clock_mono_ms();
-
-    if (o->deadline_ms == MONO_NEVER)
-        return MONO_NEVER;
-    return o->deadline_ms > now ? o->deadline_ms - now : 0;
-}
-
-static void on_undone(void *ctx)
-{
-    struct tcp_opening *o = ctx;
-
-    blocking_loop_done(&o->job, o->err.code, &o->err);
-}
-
 static void fail(struct tcp_opening *o, const struct muster_error *err)
 {
-    struct async_store *client = o->client;
-
-    o->err = *err;
-    o->client = NULL;
-    async_store_close(client, on_undone, o);
+    store_undo(&o->job, o->client, err);
 }
 
 static void adopt(struct tcp_opening *o)
@@ -126,7 +105,8 @@ static void await_change(struct tcp_opening *o, struct span value)
     rc = c10d_list_add(&list, span_str(key));
     wait.list = (struct c10d_list){ buf_span(&list), 1 };
     rc = rc < 0 ? err_nomem(&err)
-                : async_store_call(o->client, &wait, ASYNC_STORE_RAW, left_ms(o),
+                : async_store_call(o->client, &wait, ASYNC_STORE_RAW,
+                                   ms_left(o->deadline_ms, clock_mono_ms()),
                                    on_count_changed, o, &err);
     buf_fini(&list);
     if (rc < 0)
@@ -147,7 +127,7 @@ static void on_count(void *ctx, int status, const struct c10d_reply *reply,
         fail(o, &err);
     } else if (o->joined >= o->options->world_size) {
         adopt(o);
-    } else if (left_ms(o) == 0) {
+    } else if (ms_left(o->deadline_ms, clock_mono_ms()) == 0) {
         too_late(o);
     } else {
         await_change(o, reply->value);
@@ -190,8 +170,9 @@ static void on_connected(void *ctx, int status, const struct muster_error *why)
         fail(o, why);
     else if (o->options->world_size < 0 || !o->options->wait_for_workers)
         adopt(o);
-    else if (async_store_call(o->client, &add, ASYNC_STORE_RAW, left_ms(o),
-                              on_counted_in, o, &err) < 0)
+    else if (async_store_call(o->client, &add, ASYNC_STORE_RAW,
+                              ms_left(o->deadline_ms, clock_mono_ms()), on_counted_in,
+                              o, &err) < 0)
         fail(o, &err);
 }
 
@@ -205,7 +186,7 @@ static void begin_serving(struct blocking_loop_job *job)
 
     store_server_opts_init(&server);
 
-    server.tenant = &run_tenant;
+    server.extension = &run_extension;
     server.bind = o->options->bind;
     server.port = o->options->port;
     server.fd = o->listen_fd;
@@ -271,13 +252,13 @@ static int open_at_home(struct tcp_opening *o, struct muster_error *err)
         if (rc < 0)
             return rc;
         o->job.begin = begin_serving;
-        rc = blocking_loop_call(o->home->serving, &o->job);
+        rc = blocking_loop_call(o->home->serving, &o->job, err);
     }
     if (rc == 0) {
         o->job.begin = begin_connecting;
-        rc = blocking_loop_call(o->home->calls, &o->job);
+        rc = blocking_loop_call(o->home->calls, &o->job, err);
     }
-    return rc < 0 ? err_copy(err, &o->job.err) : 0;
+    return rc;
 }
 
 static int check_options(const struct muster_store_options *o, struct muster_error *err)

@@ -95,7 +95,7 @@ int munge_available(struct muster_error *err)
     return rc;
 }
 
-static void failed(struct munge_job *j, struct munge_ctx *c, int why)
+static void munge_failed(struct munge_job *j, struct munge_ctx *c, int why)
 {
     (void)err_set(&j->err, MUSTER_EACCES, "munge: %s%s",
                   c ? munge.ctx_strerror(c) : "out of memory",
@@ -119,7 +119,7 @@ void munge_make(void *job)
     if (c)
         why = munge.encode(&text, c, j->payload, MUNGE_PAYLOAD);
     if (!c || why)
-        failed(j, c, why);
+        munge_failed(j, c, why);
     else if (strlen(text) > AUTH_CREDENTIAL)
         (void)err_set(&j->err, MUSTER_EFULL,
                       "munge: the credential is too long (%zu bytes)", strlen(text));
@@ -145,7 +145,7 @@ void munge_take(void *job)
     if (c)
         why = munge.decode(j->credential, c, &bytes, &n, &uid, &gid);
     if (!c || why)
-        failed(j, c, why);
+        munge_failed(j, c, why);
     else if (uid != geteuid())
         (void)err_set(&j->err, MUSTER_EACCES,
                       "munge: the store belongs to user %u, this node to %u",

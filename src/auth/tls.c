@@ -185,7 +185,7 @@ int tls_feed(struct tls *t, const void *bytes, size_t size)
 }
 
 /* Passes what the peer sent to OpenSSL. Returns what recv returned. */
-static ssize_t feed(struct tls *t)
+static ssize_t tls_receive(struct tls *t)
 {
     uint8_t bytes[CHUNK + 512];
     ssize_t n;
@@ -205,7 +205,7 @@ ssize_t tls_read(struct tls *t, void *to, size_t size)
 {
     /* Without new bytes there is nothing to decrypt: this saves calling SSL_read. */
     if (t->asked && !t->broken && !tls_pending(t) && !DL(SSL_has_pending)(t->ssl)) {
-        const ssize_t got = feed(t);
+        const ssize_t got = tls_receive(t);
         const int why = errno;
 
         if (got <= 0) {
@@ -233,7 +233,7 @@ ssize_t tls_read(struct tls *t, void *to, size_t size)
             errno = EPROTO;
             return -1;
         }
-        const ssize_t got = feed(t);
+        const ssize_t got = tls_receive(t);
         if (got <= 0)
             return got;
     }

@@ -109,7 +109,7 @@ static void poll_for(uv_poll_t *poll, int *now, int what)
         (void)uv_poll_stop(poll);
 }
 
-static void watch(struct tls_pipe *p, int flushed)
+static void pipe_watch(struct tls_pipe *p, int flushed)
 {
     const bool out_waits = p->out.from != p->out.to, in_waits = p->in.from != p->in.to;
     int plain =
@@ -122,7 +122,7 @@ static void watch(struct tls_pipe *p, int flushed)
 }
 
 /* Moves bytes in the directions for which an event has come. */
-static void pump(struct tls_pipe *p, bool out, bool in)
+static void pipe_pump(struct tls_pipe *p, bool out, bool in)
 {
     bool broken = false;
     int flushed;
@@ -140,7 +140,7 @@ static void pump(struct tls_pipe *p, bool out, bool in)
         (p->encrypted_ended && p->in.from == p->in.to))
         pipe_close(p);
     else
-        watch(p, flushed);
+        pipe_watch(p, flushed);
 }
 
 static void pipe_on_poll(uv_poll_t *poll, int status, int what)
@@ -153,8 +153,8 @@ static void pipe_on_poll(uv_poll_t *poll, int status, int what)
         pipe_close(p);
         return;
     }
-    pump(p, poll == &p->plain ? what & UV_READABLE : what & UV_WRITABLE,
-         poll == &p->plain ? what & UV_WRITABLE : what & UV_READABLE);
+    pipe_pump(p, poll == &p->plain ? what & UV_READABLE : what & UV_WRITABLE,
+              poll == &p->plain ? what & UV_WRITABLE : what & UV_READABLE);
 }
 
 int tls_pipe_open(uv_loop_t *loop, int plain_fd, int encrypted_fd, struct tls *tls,
@@ -184,6 +184,6 @@ int tls_pipe_open(uv_loop_t *loop, int plain_fd, int encrypted_fd, struct tls *t
         uv_close((uv_handle_t *)&p->plain, pipe_on_closed);
         return err_nomem(err);
     }
-    pump(p, true, true);
+    pipe_pump(p, true, true);
     return 0;
 }

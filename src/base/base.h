@@ -47,6 +47,17 @@ static inline struct span span_skip(struct span s, size_t n)
     return (struct span){ s.p + n, s.n - n };
 }
 
+/* Takes the first line off a text, and returns it without its newline. */
+static inline struct span span_take_line(struct span *rest)
+{
+    const uint8_t *end =
+        rest->n ? (const uint8_t *)memchr(rest->p, '\n', rest->n) : NULL;
+    const struct span line = span_of(rest->p, end ? (size_t)(end - rest->p) : rest->n);
+
+    *rest = end ? span_of(end + 1, rest->n - line.n - 1) : span_of(NULL, 0);
+    return line;
+}
+
 /* Byte order, then length: the order of strcmp for text. */
 static inline int span_cmp(struct span a, struct span b)
 {
@@ -67,6 +78,15 @@ struct now {
 
 #define MONO_NEVER UINT64_MAX
 #define WALL_NEVER INT64_MAX
+
+/* How long it is until by_ms, by the same clock; 0 if that has passed, and MONO_NEVER
+ * stays what it is. */
+static inline uint64_t ms_left(uint64_t by_ms, uint64_t now_ms)
+{
+    if (by_ms == MONO_NEVER)
+        return MONO_NEVER;
+    return by_ms > now_ms ? by_ms - now_ms : 0;
+}
 
 /* Seconds as users give them, in milliseconds. Some users write sys.maxsize for
  * "never"; the cap of ten years keeps products and sums from overflowing. */

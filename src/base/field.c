@@ -29,7 +29,7 @@ int field_put(struct buf *out, const struct field *f, const void *from)
     return rc ? rc : buf_append_span(out, text);
 }
 
-static struct span take(struct span *rest, size_t n)
+static struct span field_take(struct span *rest, size_t n)
 {
     const struct span taken = span_of(rest->p, n);
 
@@ -56,7 +56,7 @@ int field_get(struct span *rest, const struct field *f, void *to, const char *wh
 
     if (rest->n < need)
         return err_set(err, MUSTER_EPROTO, "%s ends before its %s", what, f->name);
-    const uint8_t *number = take(rest, need).p;
+    const uint8_t *number = field_take(rest, need).p;
     if (f->type == FIELD_64) {
         const uint64_t n = get_u64(number);
 
@@ -73,6 +73,26 @@ int field_get(struct span *rest, const struct field *f, void *to, const char *wh
                        "%s: its %s has %u bytes, but %zu are left and %zu allowed",
                        what, f->name, n, rest->n, f->most);
     memcpy(at, &(struct span){ .p = rest->p, .n = n }, sizeof(struct span));
-    (void)take(rest, n);
+    (void)field_take(rest, n);
     return 0;
+}
+
+int fields_put(struct buf *out, const struct field *fields, size_t count,
+               const void *from)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = field_put(out, &fields[i], from);
+    return rc;
+}
+
+int fields_get(struct span *rest, const struct field *fields, size_t count, void *to,
+               const char *what, struct muster_error *err)
+{
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        rc = field_get(rest, &fields[i], to, what, err);
+    return rc;
 }

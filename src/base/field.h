@@ -49,4 +49,10 @@ int field_put(struct buf *out, const struct field *f, const void *from);
 int field_get(struct span *rest, const struct field *f, void *to, const char *what,
               struct muster_error *err);
 
+/* All fields of a table, in its order; stops at the first that fails. */
+int fields_put(struct buf *out, const struct field *fields, size_t count,
+               const void *from);
+int fields_get(struct span *rest, const struct field *fields, size_t count, void *to,
+               const char *what, struct muster_error *err);
+
 #endif

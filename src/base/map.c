@@ -77,7 +77,7 @@ uint64_t map_hash(const struct map *m, struct span key)
     return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
 }
 
-static struct span key_of(const struct map *m, const struct map_link *link)
+static struct span link_key(const struct map *m, const struct map_link *link)
 {
     return m->key_of ? m->key_of(link) : link->key;
 }
@@ -98,13 +98,13 @@ struct map_link *map_get(const struct map *m, struct span key)
         return NULL;
     hash = short_hash(m, key);
     for (size_t i = hash & (m->size - 1); m->hashes[i]; i = (i + 1) & (m->size - 1)) {
-        if (m->hashes[i] == hash && span_eq(key_of(m, m->links[i]), key))
+        if (m->hashes[i] == hash && span_eq(link_key(m, m->links[i]), key))
             return m->links[i];
     }
     return NULL;
 }
 
-static void put(struct map *m, struct map_link *link, uint32_t hash)
+static void slot_put(struct map *m, struct map_link *link, uint32_t hash)
 {
     size_t i = hash & (m->size - 1);
 
@@ -142,7 +142,7 @@ int map_reserve(struct map *m, size_t more)
     m->size = size;
     for (size_t i = 0; i < old.size; i++) {
         if (old.hashes[i])
-            put(m, old.links[i], old.hashes[i]);
+            slot_put(m, old.links[i], old.hashes[i]);
     }
     mem_free(old.links);
     return 0;
@@ -151,14 +151,14 @@ int map_reserve(struct map *m, size_t more)
 void map_add(struct map *m, struct map_link *link)
 {
     assert(m->count < room_in(m->size));
-    put(m, link, short_hash(m, key_of(m, link)));
+    slot_put(m, link, short_hash(m, link_key(m, link)));
     m->count++;
 }
 
 void map_remove(struct map *m, struct map_link *link)
 {
     const size_t mask = m->size - 1;
-    size_t hole = short_hash(m, key_of(m, link)) & mask;
+    size_t hole = short_hash(m, link_key(m, link)) & mask;
 
     assert(m->count > 0);
     while (!m->hashes[hole] || m->links[hole] != link) {

@@ -6,38 +6,56 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/base64.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "cmd/cmd.h"
-#include "status/core/status_text.h"
 
 #define ANSWER_MS 1000u
 
-struct span answer_run_id(const struct local_call *c)
-{
-    return json_span(json_object_get(c->answer, "job"), "run_id");
-}
-
-static bool is_wanted(const struct local_call *c, const char *job)
+static bool is_wanted(const struct answer *a, const char *job)
 {
     char *end;
     const long pid = strtol(job, &end, 10);
 
-    return (*end == '\0' && pid == c->name.pid) ||
-           (c->answer && span_eq(answer_run_id(c), span_str(job)));
+    return (*end == '\0' && pid == a->name.pid) ||
+           (a->told && span_eq(a->told->status.run_id, span_str(job)));
+}
+
+static void answer_fini(struct answer *a)
+{
+    if (!a->told)
+        return;
+    job_status_fini(&a->told->status);
+    job_known_fini(&a->told->known);
+    mem_free(a->told);
+    a->told = NULL;
+}
+
+int answer_take(struct answer *a, struct span bytes, struct muster_error *err)
+{
+    struct told *t = mem_calloc(1, sizeof *t);
+    int rc = t ? job_input_decode(bytes, &t->known, err) : err_nomem(err);
+
+    if (rc == 0 && job_status_build(&t->status, &t->known.in) != 0)
+        rc = err_nomem(err);
+    a->told = t;
+    if (rc != 0)
+        answer_fini(a);
+    return rc;
 }
 
 /* Keeps the answers of the job. An agent that does not answer is kept only if job is
  * its process number, as nothing else tells which job it belongs to. */
-static void keep(struct answers *a, const char *job)
+static void keep_job(struct answers *a, const char *job)
 {
     size_t kept = 0;
 
     for (size_t i = 0; i < a->count; i++) {
-        if (is_wanted(&a->calls[i], job))
-            a->calls[kept++] = a->calls[i];
+        if (is_wanted(&a->list[i], job))
+            a->list[kept++] = a->list[i];
         else
-            json_decref(a->calls[i].answer);
+            answer_fini(&a->list[i]);
     }
     a->count = kept;
 }
@@ -60,7 +78,7 @@ static int missing_error(const char *job, size_t silent, struct muster_error *er
     char *end;
     const long pid = strtol(job, &end, 10);
 
-    if (local_socket_list_all(&names, &count, NULL) != 0)
+    if (local_socket_list(NULL, &names, &count, NULL) != 0)
         count = 0;
     for (size_t i = 0; i < count; i++) {
         if (names[i].uid == (uint32_t)geteuid())
@@ -91,36 +109,66 @@ static int missing_error(const char *job, size_t silent, struct muster_error *er
     return MUSTER_ENOENT;
 }
 
-int answers_local(struct answers *a, const char *job, const char *kind,
-                  struct muster_error *err)
+/* Takes what an agent has sent: the bytes of its status, in base64. */
+static void take_call(struct answer *a, const struct local_call *c)
+{
+    const struct span text =
+        span_of(json_string_value(c->answer), json_string_length(c->answer));
+    uint8_t *bytes = text.n ? mem_alloc(BASE64_DECODED(text.n)) : NULL;
+    const int64_t n = bytes ? base64_decode(bytes, text) : -1;
+
+    a->name = c->name;
+    a->error = c->error;
+    if (c->answer && (n < 0 || answer_take(a, span_of(bytes, (size_t)n), NULL) != 0))
+        err_set(&a->error, MUSTER_EPROTO,
+                "process %d sent an answer that cannot be read: it may be of another "
+                "version of muster",
+                (int)c->name.pid);
+    mem_free(bytes);
+}
+
+static int ask_agents(struct answers *a, struct muster_error *err)
 {
     struct local_name *names = NULL;
-    json_t *request = json_pack("{s:s}", "ask", kind);
+    struct local_call *calls = NULL;
+    json_t *request = json_pack("{s:s}", "ask", "status");
+    const uint32_t uid = (uint32_t)geteuid();
+    size_t count = 0;
+    int rc = request ? local_socket_list(&uid, &names, &count, err) : err_nomem(err);
+
+    if (rc == 0) {
+        calls = mem_calloc(count + 1, sizeof *calls);
+        a->list = mem_calloc(count + 1, sizeof *a->list);
+        rc = calls && a->list ? 0 : err_nomem(err);
+    }
+    for (size_t i = 0; rc == 0 && i < count; i++)
+        calls[i].name = names[i];
+    if (rc == 0)
+        rc = local_socket_ask(request, calls, count, ANSWER_MS, err);
+    for (; rc == 0 && a->count < count; a->count++)
+        take_call(&a->list[a->count], &calls[a->count]);
+    if (rc == 0)
+        local_calls_fini(calls, count);
+    mem_free(calls);
+    mem_free(names);
+    json_decref(request);
+    return rc;
+}
+
+int answers_local(struct answers *a, const char *job, struct muster_error *err)
+{
     size_t silent = 0;
-    int rc;
 
     *a = (struct answers){ 0 };
-    rc =
-        request ? local_socket_list(geteuid(), &names, &a->count, err) : err_nomem(err);
-    if (rc == 0) {
-        a->calls = mem_calloc(a->count ? a->count : 1, sizeof *a->calls);
-        if (!a->calls)
-            rc = err_nomem(err);
-    }
-    for (size_t i = 0; rc == 0 && i < a->count; i++)
-        a->calls[i].name = names[i];
-    if (rc == 0)
-        rc = local_socket_ask(request, a->calls, a->count, ANSWER_MS, err);
-    json_decref(request);
-    mem_free(names);
+    int rc = ask_agents(a, err);
     if (rc == 0 && job) {
         for (size_t i = 0; i < a->count; i++)
-            silent += !a->calls[i].answer;
-        keep(a, job);
+            silent += !a->list[i].told;
+        keep_job(a, job);
         if (a->count == 0)
             rc = missing_error(job, silent, err);
-        else if (a->count == 1 && !a->calls[0].answer)
-            rc = err_copy(err, &a->calls[0].error);
+        else if (a->count == 1 && !a->list[0].told)
+            rc = err_copy(err, &a->list[0].error);
     }
     if (rc != 0)
         answers_fini(a);
@@ -128,62 +176,52 @@ int answers_local(struct answers *a, const char *job, const char *kind,
 }
 
 int answers_get(struct answers *a, const char *job, const char *token_file,
-                const char *kind, struct muster_error *err)
+                struct muster_error *err)
 {
-    const int rc = answers_local(a, job, kind, err);
+    const int rc = answers_local(a, job, err);
     struct remote there;
 
-    if (rc != MUSTER_ENOENT || strcmp(kind, "status") != 0 ||
-        !remote_parse(job, token_file, &there))
+    if (rc != MUSTER_ENOENT || !remote_parse(job, token_file, &there))
         return rc;
     return remote_status(&there, a, err);
 }
 
 void answers_fini(struct answers *a)
 {
-    if (a->calls)
-        local_calls_fini(a->calls, a->count);
-    mem_free(a->calls);
+    for (size_t i = 0; i < a->count; i++)
+        answer_fini(&a->list[i]);
+    mem_free(a->list);
     *a = (struct answers){ 0 };
-}
-
-/* An answer about the whole job is better than one about a node of it. */
-static bool is_better(const struct local_call *a, const struct local_call *b)
-{
-    return !json_object_get(a->answer, "alone") && json_object_get(b->answer, "alone");
 }
 
 /* The same run id at the same endpoint. Answers of stores have no run id, and each is
  * shown. */
-static bool is_same_job(const struct local_call *a, const struct local_call *b)
+static bool is_same_job(const struct job_status *a, const struct job_status *b)
 {
-    const struct span id = answer_run_id(a);
-
-    return id.n && span_eq(id, answer_run_id(b)) &&
-           span_eq(json_span(json_object_get(a->answer, "job"), "endpoint"),
-                   json_span(json_object_get(b->answer, "job"), "endpoint"));
+    return a->run_id.n && span_eq(a->run_id, b->run_id) &&
+           span_eq(a->endpoint, b->endpoint);
 }
 
-bool answers_is_first(const struct answers *a, size_t i)
+/* An answer about the whole job is better than one about a node of it; those of nodes
+ * are all shown. */
+const struct job_status *answers_shown(const struct answers *a, size_t i)
 {
-    const struct local_call *c = &a->calls[i];
-    const bool alone = json_object_get(c->answer, "alone") != NULL;
+    const struct job_status *own = a->list[i].told ? &a->list[i].told->status : NULL;
 
-    for (size_t k = 0; k < a->count; k++) {
-        const struct local_call *o = &a->calls[k];
+    for (size_t k = 0; own && k < a->count; k++) {
+        const struct told *other = k == i ? NULL : a->list[k].told;
 
-        if (k == i || !o->answer || !is_same_job(o, c))
-            continue;
-        if (is_better(o, c) || (!alone && k < i && !is_better(c, o)))
-            return false;
+        if (other && is_same_job(&other->status, own) && !other->status.alone.n &&
+            (own->alone.n || k < i))
+            return NULL;
     }
-    return true;
+    return own;
 }
 
 /* ---- the command line ---- */
 
-static int parse(const struct ask_command *cmd, struct ask_args *a, int argc,
-                 char **argv, struct muster_error *err)
+static int ask_parse(const struct ask_command *cmd, struct ask_args *a, int argc,
+                     char **argv, struct muster_error *err)
 {
     optind = 0;
     opterr = 0;
@@ -218,7 +256,7 @@ int ask_main(const struct ask_command *cmd, struct ask_args *args, int argc,
     struct muster_error err = { 0 };
     int code = EXIT_SUCCESS;
 
-    if (parse(cmd, args, argc, argv, &err) != 0)
+    if (ask_parse(cmd, args, argc, argv, &err) != 0)
         code = 2;
     else if (args->help)
         fputs(cmd->help, stdout);

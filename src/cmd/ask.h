@@ -6,10 +6,23 @@
 #include <getopt.h>
 
 #include "stacks/core/sample.h"
+#include "status/core/job_status.h"
 #include "status/local_socket.h"
 
+/* What an agent or a store has told of a job. */
+struct told {
+    struct job_known known; /* the status borrows from it */
+    struct job_status status;
+};
+
+struct answer {
+    struct local_name name;    /* of the agent; pid 0: a store on any machine */
+    struct told *told;         /* owned; NULL: see error */
+    struct muster_error error; /* MUSTER_ETIMEDOUT: the agent did not answer */
+};
+
 struct answers {
-    struct local_call *calls; /* owned */
+    struct answer *list; /* owned */
     size_t count;
 };
 
@@ -34,17 +47,17 @@ int remote_stacks(const struct remote *r, uint64_t wait_ms, struct stack_sample 
  * job; the error then says what there is instead. If an agent does not answer, that is
  * not a failure as long as another agent of the job does. token_file: see above. */
 int answers_get(struct answers *a, const char *job, const char *token_file,
-                const char *kind, struct muster_error *err);
+                struct muster_error *err);
 /* Asks agents on this machine only. */
-int answers_local(struct answers *a, const char *job, const char *kind,
-                  struct muster_error *err);
+int answers_local(struct answers *a, const char *job, struct muster_error *err);
 void answers_fini(struct answers *a);
 
-struct span answer_run_id(const struct local_call *c); /* empty if it has none */
+/* Takes what was told, as job_input_encode() wrote it. MUSTER_EPROTO, MUSTER_ENOMEM. */
+int answer_take(struct answer *a, struct span bytes, struct muster_error *err);
 
-/* Several agents of a job may be on this machine. True if the i-th answer is the one to
- * show for its job. */
-bool answers_is_first(const struct answers *a, size_t i);
+/* Several agents of a job may be on this machine: the status of the i-th answer if it
+ * is the one to show for its job, else NULL. */
+const struct job_status *answers_shown(const struct answers *a, size_t i);
 
 /* A command that asks a question about a job: muster NAME [JOB] [options]. */
 struct ask_args {

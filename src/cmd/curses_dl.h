@@ -42,7 +42,7 @@ struct curses_dl {
 
 extern struct curses_dl curses_dl;
 
-#ifndef CURSES_DL_PLAIN /* curses_dl.c needs the names themselves */
+#ifndef CURSES_DL_PLAIN /* curses_dl.c and packaging/command.c need the names */
 
 #define cbreak             curses_dl.cbreak
 #define curs_set           curses_dl.curs_set

@@ -26,7 +26,7 @@ const struct command commands[] = {
     { NULL, NULL, NULL },
 };
 
-static const struct command *find(const char *name)
+static const struct command *command_find(const char *name)
 {
     for (const struct command *c = commands; c->name; c++)
         if (strcmp(c->name, name) == 0)
@@ -101,7 +101,7 @@ int cmd_bad_option(int c, const char *word, const struct option *options,
 
 static int cmd_help(int argc, char **argv)
 {
-    const struct command *c = argc > 1 ? find(argv[1]) : NULL;
+    const struct command *c = argc > 1 ? command_find(argv[1]) : NULL;
     char *help[] = { argc > 1 ? argv[1] : NULL, (char *)"--help", NULL };
 
     if (argc < 2) {
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
         usage(stderr);
         return 2;
     }
-    c = find(argv[1]);
+    c = command_find(argv[1]);
     if (!c) {
         print_unknown(argc, argv);
         return 2;

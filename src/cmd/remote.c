@@ -2,7 +2,7 @@
  * about itself and about the jobs that use it.
  *
  * The store says whether it wants a proof of the job's secret, and after the proof it
- * lists its runs. For each run we attach to the channel as an observer, which hears the
+ * lists its runs. For each run we attach to the session as an observer, which hears the
  * entries and can ask questions, but is not a node of the job. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,11 +12,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "cmd/ask.h"
-#include "job/channel.h"
 #include "loop/clock.h"
 #include "rendezvous/core/endpoint.h"
 #include "stacks/service.h"
-#include "status/core/job_status.h"
+#include "status/status.h"
 #include "store/client.h"
 #include "store/core/reserved.h"
 
@@ -29,70 +28,68 @@
 struct inquiry {
     uv_loop_t loop;
     uv_timer_t limit;
-    struct channel *channel;
+    struct session *session;
     const char *run_id, *endpoint;
     struct store_status store;
-    struct stack_sample *stacks; /* borrowed: where stacks go; NULL: ask for status */
+    struct answer *answer;       /* borrowed: where the status goes */
+    struct stack_sample *stacks; /* likewise the stacks; NULL: ask for the status */
     uint64_t wait_ms;            /* how long a node may take to read its stacks */
-    json_t *answer;              /* the status; NULL: there is none */
     bool asked;                  /* the question about stacks has ended */
 };
 
-static void finish(struct inquiry *l, const struct channel_answer *answers,
-                   size_t count)
+/* Takes a status that is put together here, as if an agent had sent it: what it is made
+ * of may then go. */
+static void take_input(struct answer *a, const struct job_input *in)
 {
-    struct job_answer *nodes = mem_calloc(count ? count : 1, sizeof *nodes);
-    struct job_input in = { .run_id = l->run_id,
-                            .backend = "",
-                            .endpoint = l->endpoint,
-                            .now_us = clock_now().wall_us,
-                            .record = channel_record(l->channel),
-                            .host = "",
-                            .addr = "",
-                            .answers = nodes,
-                            .store = &l->store };
-    struct job_status j;
     struct buf b;
 
-    for (size_t i = 0; nodes && i < count; i++) {
-        struct job_answer *a = &nodes[in.answer_count];
-
-        if (node_status_decode(answers[i].bytes, &a->status, NULL) != 0)
-            continue;
-        a->node = answers[i].node;
-        a->at_us = in.now_us;
-        in.answer_count++;
-    }
-    in.began_us = in.record->began_us ? in.record->began_us : in.now_us;
     buf_init(&b, SIZE_MAX);
-    if (nodes && job_status_build(&j, &in) == 0) {
-        job_status_json(&b, &j, 0, true);
-        job_status_fini(&j);
-        if (buf_error(&b) == 0)
-            l->answer = json_loadb((const char *)buf_data(&b), buf_len(&b), 0, NULL);
-    }
+    job_input_encode(&b, in);
+    if (buf_error(&b) == 0)
+        (void)answer_take(a, buf_span(&b), NULL);
     buf_fini(&b);
-    for (size_t i = 0; i < in.answer_count; i++)
-        node_status_fini(&nodes[i].status);
-    mem_free(nodes);
+}
+
+static void inquiry_finish(struct inquiry *l, const struct session_answer *answers,
+                           size_t count)
+{
+    const struct record *record = session_record(l->session);
+    const int64_t now_us = clock_now().wall_us;
+    struct gathered g = { 0 };
+
+    if (gathered_init(&g, answers, count) == 0) {
+        const struct job_input in = {
+            .run_id = l->run_id,
+            .endpoint = l->endpoint,
+            .began_us = record->began_us ? record->began_us : now_us,
+            .now_us = now_us,
+            .record = record,
+            .answers = g.answers,
+            .answer_count = g.count,
+            .store = &l->store,
+        };
+
+        take_input(l->answer, &in);
+    }
+    gathered_fini(&g);
     uv_stop(&l->loop);
 }
 
-static void on_answers(void *ctx, const struct channel_answer *answers, size_t count,
+static void on_answers(void *ctx, const struct session_answer *answers, size_t count,
                        bool complete)
 {
     (void)complete;
-    finish(ctx, answers, count);
+    inquiry_finish(ctx, answers, count);
 }
 
-static void on_stacks(void *ctx, const struct channel_answer *answers, size_t count,
+static void on_stacks(void *ctx, const struct session_answer *answers, size_t count,
                       bool complete)
 {
     struct inquiry *l = ctx;
 
     (void)complete;
     for (size_t i = 0; i < count; i++) {
-        const struct channel_answer *a = &answers[i];
+        const struct session_answer *a = &answers[i];
         char text[200];
 
         if (!a->missing &&
@@ -113,13 +110,13 @@ static void on_synced(void *ctx)
 
     if (l->stacks) {
         (void)snprintf(within, sizeof within, "%" PRIu64, l->wait_ms);
-        if (channel_state(l->channel) != CHANNEL_UP ||
-            channel_ask(l->channel, "stacks", span_str(within),
+        if (session_state(l->session) != SESSION_UP ||
+            session_ask(l->session, "stacks", span_str(within),
                         l->wait_ms + STACKS_TRAVEL_MS, on_stacks, l, NULL) != 0)
             uv_stop(&l->loop);
-    } else if (channel_ask(l->channel, "status", span_of(NULL, 0), ANSWER_MS,
+    } else if (session_ask(l->session, "status", span_of(NULL, 0), ANSWER_MS,
                            on_answers, l, NULL) != 0)
-        finish(l, NULL, 0);
+        inquiry_finish(l, NULL, 0);
 }
 
 static void on_limit(uv_timer_t *timer)
@@ -129,14 +126,13 @@ static void on_limit(uv_timer_t *timer)
     if (l->stacks)
         uv_stop(&l->loop);
     else
-        finish(l, NULL, 0);
+        inquiry_finish(l, NULL, 0);
 }
 
-/* Asks about one run. Returns its status, or NULL; or fills in the stacks. */
-static json_t *ask_run(const char *host, uint16_t port, struct inquiry *l,
-                       struct auth *auth)
+/* Asks about one run, and fills in its status, or the stacks. */
+static void ask_run(const struct remote *r, struct inquiry *l, struct auth *auth)
 {
-    const struct channel_opts opts = { .loop = &l->loop,
+    const struct session_opts opts = { .loop = &l->loop,
                                        .run_id = l->run_id,
                                        .host = "",
                                        .addr = "",
@@ -144,21 +140,20 @@ static json_t *ask_run(const char *host, uint16_t port, struct inquiry *l,
                                        .auth = auth };
 
     if (uv_loop_init(&l->loop) < 0)
-        return NULL;
+        return;
     (void)uv_timer_init(&l->loop, &l->limit);
     l->limit.data = l;
-    if (channel_open(&opts, &l->channel, NULL) == 0) {
+    if (session_open(&opts, &l->session, NULL) == 0) {
         (void)uv_timer_start(&l->limit, on_limit, SYNC_MS + 4 * ANSWER_MS + l->wait_ms,
                              0);
-        channel_attach(l->channel, host, port, false, false);
-        channel_sync(l->channel, SYNC_MS, on_synced, l);
+        session_attach(l->session, r->host, r->port, false, false);
+        session_sync(l->session, SYNC_MS, on_synced, l);
         (void)uv_run(&l->loop, UV_RUN_DEFAULT);
-        channel_close(l->channel, NULL, NULL);
+        session_close(l->session, NULL, NULL);
     }
     uv_close((uv_handle_t *)&l->limit, NULL);
     (void)uv_run(&l->loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&l->loop);
-    return l->answer;
 }
 
 /* ---- what the store itself says ---- */
@@ -173,9 +168,9 @@ struct asking {
     struct muster_error err;
 };
 
-static void ask_next(struct asking *q);
+static void asking_next(struct asking *q);
 
-static void end_asking(struct asking *q, const struct muster_error *err)
+static void asking_end(struct asking *q, const struct muster_error *err)
 {
     if (err)
         q->err = *err;
@@ -194,41 +189,41 @@ static void on_value(void *ctx, int status, const struct c10d_reply *reply,
             &why, MUSTER_ENOTSTORE,
             "this store is not served by muster, so it cannot say which jobs use "
             "it");
-        end_asking(q, &why);
+        asking_end(q, &why);
     } else if (status < 0) {
-        end_asking(q, err);
+        asking_end(q, err);
     } else if (buf_append_span(&q->values[q->next], reply->value) < 0 ||
                buf_append(&q->values[q->next], "", 1) < 0) {
         (void)err_nomem(&why);
-        end_asking(q, &why);
+        asking_end(q, &why);
     } else {
         q->next++;
-        ask_next(q);
+        asking_next(q);
     }
 }
 
-static void ask_next(struct asking *q)
+static void asking_next(struct asking *q)
 {
     struct c10d_request get = { .op = C10D_GET };
     struct muster_error err;
 
     if (q->next == q->count) {
-        end_asking(q, NULL);
+        asking_end(q, NULL);
         return;
     }
     get.key = span_str(q->keys[q->next]);
     if (async_store_call(q->store, &get, 0, CONNECT_MS, on_value, q, &err) < 0)
-        end_asking(q, &err);
+        asking_end(q, &err);
 }
 
-static void on_open(void *ctx, int status, const struct muster_error *err)
+static void asking_on_open(void *ctx, int status, const struct muster_error *err)
 {
     struct asking *q = ctx;
 
     if (status < 0)
-        end_asking(q, err);
+        asking_end(q, err);
     else
-        ask_next(q);
+        asking_next(q);
 }
 
 /* Reads the values of the keys, and puts a NUL behind each. */
@@ -243,7 +238,7 @@ static int ask_store(const struct remote *r, struct auth *auth, const char *cons
 
     if (uv_loop_init(&q.loop) < 0)
         return err_nomem(err);
-    rc = store_client_open(&q.loop, &opts, on_open, &q, &q.store, err);
+    rc = store_client_open(&q.loop, &opts, asking_on_open, &q, &q.store, err);
     (void)uv_run(&q.loop, UV_RUN_DEFAULT);
     (void)uv_loop_close(&q.loop);
     if (rc == 0 && q.err.code)
@@ -298,6 +293,7 @@ static int find_secret(const struct remote *r, struct auth **out,
 static int ask_runs(const struct remote *r, char *runs, struct inquiry *l,
                     struct auth *auth, struct answers *a)
 {
+    struct answer none = { 0 };
     int count = 0;
 
     for (char *run; count < (int)RUNS_MOST && (run = strsep(&runs, "\n")) && *run;) {
@@ -305,10 +301,10 @@ static int ask_runs(const struct remote *r, char *runs, struct inquiry *l,
             continue;
         count++;
         l->run_id = run;
-        l->answer = NULL;
-        l->answer = ask_run(r->host, r->port, l, auth);
-        if (a && l->answer)
-            a->calls[a->count++].answer = l->answer;
+        l->answer = a ? &a->list[a->count] : &none;
+        ask_run(r, l, auth);
+        if (l->answer->told)
+            a->count++;
     }
     return count;
 }
@@ -316,26 +312,13 @@ static int ask_runs(const struct remote *r, char *runs, struct inquiry *l,
 /* Adds the status of a store that no job of ours uses. */
 static void add_store_status(const struct inquiry *l, struct answers *a)
 {
-    const struct job_input in = { .run_id = "",
-                                  .backend = "store",
+    const struct job_input in = { .backend = "store",
                                   .endpoint = l->endpoint,
                                   .now_us = clock_now().wall_us,
-                                  .host = "",
-                                  .addr = "",
                                   .store = &l->store };
-    struct job_status j;
-    struct buf b;
 
-    buf_init(&b, SIZE_MAX);
-    if (job_status_build(&j, &in) == 0) {
-        job_status_json(&b, &j, 0, true);
-        job_status_fini(&j);
-        if (buf_error(&b) == 0)
-            a->calls[a->count].answer =
-                json_loadb((const char *)buf_data(&b), buf_len(&b), 0, NULL);
-        a->count += a->calls[a->count].answer != NULL;
-    }
-    buf_fini(&b);
+    take_input(&a->list[a->count], &in);
+    a->count += a->list[a->count].told != NULL;
 }
 
 static int count_lines(const char *text)
@@ -347,8 +330,9 @@ static int count_lines(const char *text)
     return n;
 }
 
-static int get(const struct remote *r, struct answers *a, struct stack_sample *stacks,
-               uint64_t wait_ms, struct muster_error *err)
+static int remote_get(const struct remote *r, struct answers *a,
+                      struct stack_sample *stacks, uint64_t wait_ms,
+                      struct muster_error *err)
 {
     static const char *const keys[] = { &RESERVED_RUNS[1], &RESERVED_STATS[1] };
     struct inquiry l = { .endpoint = r->name, .stacks = stacks, .wait_ms = wait_ms };
@@ -389,11 +373,11 @@ int remote_status(const struct remote *r, struct answers *a, struct muster_error
 {
     int rc = 0;
 
-    *a = (struct answers){ .calls = mem_calloc(RUNS_MOST, sizeof *a->calls) };
-    if (!a->calls)
+    *a = (struct answers){ .list = mem_calloc(RUNS_MOST, sizeof *a->list) };
+    if (!a->list)
         rc = err_nomem(err);
     if (rc == 0)
-        rc = get(r, a, NULL, 0, err);
+        rc = remote_get(r, a, NULL, 0, err);
     if (rc != 0)
         answers_fini(a);
     return rc;
@@ -402,7 +386,7 @@ int remote_status(const struct remote *r, struct answers *a, struct muster_error
 int remote_stacks(const struct remote *r, uint64_t wait_ms, struct stack_sample *out,
                   struct muster_error *err)
 {
-    const int rc = get(r, NULL, out, wait_ms, err);
+    const int rc = remote_get(r, NULL, out, wait_ms, err);
 
     stack_sample_sort(out);
     return rc;

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/mem.h"
 #include "cmd/cmd.h"
+#include "loop/file.h"
 #include "status/core/put.h"
 #include "status/core/report_status.h"
 #include "status/core/status_text.h"
@@ -27,23 +27,16 @@ static const char help[] =
 
 static int read_report(const char *path, json_t **out, struct muster_error *err)
 {
-    FILE *f = fopen(path, "re");
     json_error_t why;
     struct buf text;
-    size_t n = 0;
 
-    if (!f)
-        return err_set(err, MUSTER_EIO, "cannot read %s: %s", path, strerror(errno));
     buf_init(&text, REPORT_MAX);
-    for (uint8_t *room;
-         (room = buf_room(&text, 65536)) && (n = fread(room, 1, 65536, f)) > 0;)
-        buf_commit(&text, n);
-    const bool failed = ferror(f) != 0;
-    (void)fclose(f);
-    if (failed || buf_error(&text)) {
+    const int rc = file_read_all(path, &text);
+    if (rc != 0) {
         buf_fini(&text);
         return err_set(err, MUSTER_EIO, "cannot read %s: %s", path,
-                       failed ? strerror(errno) : "it is too large for a report");
+                       rc == MUSTER_EIO ? strerror(errno)
+                                        : "it is too large for a report");
     }
     *out = json_loadb((const char *)buf_data(&text), buf_len(&text), 0, &why);
     buf_fini(&text);
@@ -54,59 +47,51 @@ static int read_report(const char *path, json_t **out, struct muster_error *err)
 }
 
 /* The status, and what the verdict has beyond it. */
-static void put_summary(struct buf *out, const json_t *status)
+static void put_summary(struct buf *out, const struct job_status *j)
 {
     static const struct status_style style = { .columns = 120 };
-    const json_t *verdict = json_object_get(status, "verdict");
-    struct span lines = json_span(verdict, "lines");
+    struct span lines = j->verdict.body;
 
-    status_text(out, status, &style);
-    if (json_span(verdict, "path").n) {
+    status_text(out, j, &style);
+    if (j->verdict.path.n) {
         put_str(out, "  its log: ");
-        put_plain(out, json_span(verdict, "path"));
+        put_plain(out, j->verdict.path);
         put_str(out, "\n");
     }
     if (lines.n)
         put_str(out, "  its last words:\n");
     while (lines.n) {
         put_str(out, "    ");
-        put_plain(out, take_line(&lines));
+        put_plain(out, span_take_line(&lines));
         put_str(out, "\n");
     }
 }
 
 /* Without scripts the page shows the summary; with them, it draws what stands below. */
-static void put_page(struct buf *out, const json_t *status, struct span summary)
+static void put_page(struct buf *out, const struct job_status *j, struct span summary)
 {
-    char *text = json_dumps(status, JSON_COMPACT | JSON_REAL_PRECISION(16));
-
     put_str(out, page_before_title);
-    put_html(out, json_span(json_object_get(status, "job"), "run_id"));
+    put_html(out, j->run_id);
     put_str(out, page_before_table);
     put_str(out, "<pre>");
     for (struct span rest = summary; rest.n;) { /* put_html() has no newlines. */
-        put_html(out, take_line(&rest));
+        put_html(out, span_take_line(&rest));
         put_str(out, "\n");
     }
     put_str(out, "</pre>\n<script type=\"application/json\" id=\"told\">");
-    for (const char *p = text; p && *p; p++) /* "</script>" must not end it. */
-        if (*p == '<')
-            put_str(out, "\\u003c");
-        else
-            (void)buf_append(out, p, 1);
+    job_status_json(out, j, 0, true); /* has no "<" that could end the script */
     put_str(out, "</script>");
     put_str(out, page_after_table);
-    free(text);
 }
 
-static int write_page(const char *path, const json_t *status, struct span summary,
+static int write_page(const char *path, const struct job_status *j, struct span summary,
                       struct muster_error *err)
 {
     struct buf page;
     FILE *f;
 
     buf_init(&page, SIZE_MAX);
-    put_page(&page, status, summary);
+    put_page(&page, j, summary);
     f = buf_error(&page) ? NULL : fopen(path, "we");
     const bool written =
         f && fwrite(buf_data(&page), 1, buf_len(&page), f) == buf_len(&page);
@@ -118,27 +103,28 @@ static int write_page(const char *path, const json_t *status, struct span summar
     return err->code;
 }
 
-static int show(const char *path, const char *output, struct muster_error *err)
+static int report_show(const char *path, const char *output, struct muster_error *err)
 {
-    json_t *report = NULL, *status = NULL;
+    json_t *report = NULL;
+    struct job_status status = { 0 };
     struct muster_error why = { 0 };
     struct buf text;
     int rc = read_report(path, &report, err);
 
     buf_init(&text, SIZE_MAX);
-    if (rc == 0 && !(status = report_status(report, &why)))
+    if (rc == 0 && report_status(report, &status, &why) != 0)
         rc = err_set(err, why.code, "%s: %s", path, why.text);
     if (rc == 0) {
-        put_summary(&text, status);
+        put_summary(&text, &status);
         (void)fwrite(buf_data(&text), 1, buf_len(&text), stdout);
         if (fflush(stdout) != 0)
             rc =
                 err_set(err, MUSTER_EIO, "cannot write to stdout: %s", strerror(errno));
     }
     if (rc == 0 && output)
-        rc = write_page(output, status, buf_span(&text), err);
+        rc = write_page(output, &status, buf_span(&text), err);
     buf_fini(&text);
-    json_decref(status);
+    job_status_fini(&status);
     json_decref(report);
     return rc;
 }
@@ -171,7 +157,7 @@ int cmd_report(int argc, char **argv)
         cmd_error(PROG, &err);
         return 2;
     }
-    if (show(argv[optind], output, &err) == 0)
+    if (report_show(argv[optind], output, &err) == 0)
         return 0;
     cmd_error(PROG, &err);
     return 1;

@@ -11,7 +11,7 @@
 #include "launch/core/rank_order.h"
 #include "launch/core/slurm.h"
 #include "launch/machine.h"
-#include "logs/log.h"
+#include "logs/log_writer.h"
 #include "process/find_python.h"
 #include <errno.h>
 #include <signal.h>
@@ -25,7 +25,7 @@
 
 static void warn(void *ctx, enum derive_warning what, const char *text)
 {
-    const struct log *log = ctx;
+    const struct log_writer *log = ctx;
     static const enum log_place places[] = {
         [DERIVE_WARN_OMP] = AT_OMP,
         [DERIVE_WARN_MASTER_ADDR] = AT_MASTER_ADDR,
@@ -37,25 +37,25 @@ static void warn(void *ctx, enum derive_warning what, const char *text)
 
     /* torch's words are for whoever greps for them; see advise_on_threads(). */
     if (what != DERIVE_WARN_OMP || !log->screen->brief)
-        note(log, NOTE_WARN, places[what], "%s", text);
+        log_line(&log->log, LOG_WARN, places[what], "%s", text);
 }
 
 /* On a terminal, says that each worker has one thread only if that leaves CPUs idle and
  * there is nothing more important to say. */
-static void advise_on_threads(const struct log *log, const struct launch_config *c)
+static void advise_on_threads(const struct log_writer *log,
+                              const struct launch_config *c)
 {
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 
     if (c->set_omp && log->screen->brief && !log->screen->advices &&
         cpus / 2 >= c->nproc)
-        note(log, NOTE_WARN, AT_OMP,
-             "each of %lld workers has one thread on %ld CPUs: OMP_NUM_THREADS=%ld "
-             "gives them all",
-             (long long)c->nproc, cpus, cpus / (long)c->nproc);
+        log_line(&log->log, LOG_WARN, AT_OMP,
+                 "each of %lld workers has one thread on %ld CPUs: OMP_NUM_THREADS=%ld "
+                 "gives them all",
+                 (long long)c->nproc, cpus, cpus / (long)c->nproc);
 }
 
-/* --print-config starts no workers, so a warning about their environment is not needed.
- */
+/* --print-config starts no workers, so their environment needs no warning. */
 static void warn_printing(void *ctx, enum derive_warning what, const char *text)
 {
     if (what != DERIVE_WARN_OMP)
@@ -72,7 +72,7 @@ static size_t columns(void)
 }
 
 /* Prints the buffer, unless rc says that filling it failed, and frees it. */
-static int print(struct buf *b, int rc)
+static int run_print(struct buf *b, int rc)
 {
     if (rc == 0 && fwrite(buf_data(b), 1, buf_len(b), stdout) != buf_len(b))
         rc = MUSTER_EIO;
@@ -85,7 +85,7 @@ static int print_help(const char *prog, bool launch, bool whole)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    return print(&b, (whole ? help_text : help_short)(&b, prog, columns(), launch));
+    return run_print(&b, (whole ? help_text : help_short)(&b, prog, columns(), launch));
 }
 
 /* Appends the names of all commands, separated by blanks. */
@@ -109,12 +109,11 @@ static int print_completion(const char *shell)
     if (rc == 0)
         rc = completion_script(&script, shell, (const char *)buf_data(&names));
     buf_fini(&names);
-    return print(&script, rc);
+    return run_print(&script, rc);
 }
 
 /* Fills in the interpreter and whether reports carry its name. As with torchrun, a
- * PYTHON_EXEC that names the interpreter that we would choose anyway changes nothing.
- */
+ * PYTHON_EXEC that names the interpreter that we would choose changes nothing. */
 static int settle_python(struct launch_config *c, struct muster_error *err)
 {
     struct muster_error none;
@@ -151,7 +150,7 @@ static const char *own_error_file(bool launch)
 }
 
 /* Prints why the job could not begin, and writes it where our parent looks. */
-static int give_up(const char *prog, bool launch, const struct muster_error *err)
+static int run_give_up(const char *prog, bool launch, const struct muster_error *err)
 {
     const char *path = own_error_file(launch);
     FILE *f = path ? fopen(path, "we") : NULL;
@@ -170,8 +169,9 @@ static int give_up(const char *prog, bool launch, const struct muster_error *err
     return EXIT_FAILURE;
 }
 
-static int start(const char *prog, const struct options *o, bool launch,
-                 const struct log *log, int *exit_code, struct muster_error *err)
+static int run_start(const char *prog, const struct options *o, bool launch,
+                     const struct log_writer *log, int *exit_code,
+                     struct muster_error *err)
 {
     struct derive_machine machine;
     struct launch_config c;
@@ -194,21 +194,21 @@ static int start(const char *prog, const struct options *o, bool launch,
     return rc;
 }
 
-static int run(const char *prog, int argc, char **argv, bool launch)
+static int run_command(const char *prog, int argc, char **argv, bool launch)
 {
     const struct options_input in = { argv + 1, (size_t)(argc - 1), environ, launch };
     struct muster_error err = { 0 };
     struct slurm_texts slurm;     /* o borrows from it, */
     struct rank_order_text order; /* and from this */
     struct log_screen screen;
-    struct log log;
+    struct log_writer log;
     struct options o;
     enum options_fault fault;
     int exit_code = EXIT_SUCCESS;
 
-    if (log_init(&log, environ, &err))
-        return give_up(prog, launch, &err);
-    log_on_screen(&log, &screen, environ);
+    if (log_writer_init(&log, environ, &err))
+        return run_give_up(prog, launch, &err);
+    log_writer_on_screen(&log, &screen, environ);
     fault = options_parse(&o, &in, &err);
     if (fault == OPTIONS_USAGE) {
         err_add(&err, "\nusage: %s [options] training_script ... (%s -h says more)",
@@ -217,17 +217,17 @@ static int run(const char *prog, int argc, char **argv, bool launch)
         return EXIT_USAGE;
     }
     if (fault)
-        return give_up(prog, launch, &err);
-    log_set_brief(&log, o.failure);
+        return run_give_up(prog, launch, &err);
+    log_writer_set_brief(&log, o.failure);
     if (o.help)
         return print_help(prog, launch, o.help_whole);
     if (o.print_completion)
         return print_completion(o.print_completion);
     if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
         rank_order_apply(&o, environ, &order, &err) == 0 &&
-        start(prog, &o, launch, &log, &exit_code, &err) == 0)
+        run_start(prog, &o, launch, &log, &exit_code, &err) == 0)
         return exit_code;
-    return give_up(prog, launch, &err);
+    return run_give_up(prog, launch, &err);
 }
 
 int cmd_run(int argc, char **argv)
@@ -235,12 +235,13 @@ int cmd_run(int argc, char **argv)
     const char *slash = strrchr(argv[0], '/');
     const char *name = slash ? slash + 1 : argv[0];
 
-    return run(strcmp(name, "run") == 0 ? "muster run" : name, argc, argv, false);
+    return run_command(strcmp(name, "run") == 0 ? "muster run" : name, argc, argv,
+                       false);
 }
 
 int cmd_launch(int argc, char **argv)
 {
-    return run("muster launch", argc, argv, true);
+    return run_command("muster launch", argc, argv, true);
 }
 
 int cmd_completion(int argc, char **argv)
@@ -260,14 +261,15 @@ int cmd_man(void)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    return print(&b, help_man_page(&b, muster_version()));
+    return run_print(&b, help_man_page(&b, muster_version()));
 }
 
 /* Messages about the end are worded as torchrun words them. */
-int run_agent(const char *prog, const struct launch_config *c, const struct log *log,
-              const char *error_file, int *exit_code, struct muster_error *err)
+int run_agent(const char *prog, const struct launch_config *c,
+              const struct log_writer *log, const char *error_file, int *exit_code,
+              struct muster_error *err)
 {
-    const struct agent_core_opts opts = {
+    const struct agent_opts opts = {
         .config = c,
         .envp = environ,
         .log = log,
@@ -277,12 +279,12 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
         .error_file = error_file,
     };
     const bool brief = log->screen && log->screen->brief;
-    struct agent_core_result r;
+    struct agent_result r;
     char clean[2 * sizeof r.error.text];
 
     if (strcmp(prog, "torchrun") == 0) /* People find its agents by this name. */
-        prctl(PR_SET_NAME, "pt_elastic");
-    const int rc = agent_core_run(&opts, &r, err);
+        prctl(PR_SET_NAME, "pt_elastic", 0, 0, 0);
+    const int rc = agent_run(&opts, &r, err);
     if (rc != 0)
         return rc;
     (void)signal(SIGPIPE, SIG_IGN); /* A closed stderr must not change the exit code. */
@@ -291,7 +293,7 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
         if (c->title) /* elastic_launch raises it. */
             break;
         if (!(brief && r.verdict))
-            fputs(r.report ? r.report : "", stderr);
+            fputs(r.failure_box ? r.failure_box : "", stderr);
         fputs(r.verdict ? r.verdict : "", stderr); /* Last, where people look first. */
         break;
     case WHY_SIGNAL:
@@ -318,6 +320,6 @@ int run_agent(const char *prog, const struct launch_config *c, const struct log 
         break;
     }
     *exit_code = r.exit_code;
-    agent_core_result_fini(&r);
+    agent_result_fini(&r);
     return 0;
 }

@@ -78,29 +78,29 @@ static int take_option(void *args, int letter, const char *value,
 
 /* Keeps the agents that answered. They must all be of one job, as the user may not have
  * named it. */
-static int choose(struct answers *all, const char *job, struct muster_error *err)
+static int choose_agents(struct answers *all, const char *job, struct muster_error *err)
 {
     size_t kept = 0, silent = 0;
 
     for (size_t i = 0; i < all->count; i++) {
-        struct local_call *c = &all->calls[i];
+        struct answer *a = &all->list[i];
 
-        if (!c->answer) {
+        if (!a->told) {
             silent++;
             continue;
         }
-        if (kept > 0 && !span_eq(answer_run_id(c), answer_run_id(&all->calls[0]))) {
-            const struct span x = answer_run_id(&all->calls[0]), y = answer_run_id(c);
-
+        const struct span x = all->list[0].told ? all->list[0].told->status.run_id
+                                                : span_of(NULL, 0),
+                          y = a->told->status.run_id;
+        if (kept > 0 && !span_eq(x, y))
             return err_set(err, MUSTER_EINVAL,
                            "several jobs of yours run here (%.*s, %.*s): name one\n"
                            "`muster status` lists them.",
                            (int)MIN_OF(x.n, (size_t)100), (const char *)x.p,
                            (int)MIN_OF(y.n, (size_t)100), (const char *)y.p);
-        }
         if (kept != i) {
-            all->calls[kept] = *c;
-            c->answer = NULL;
+            all->list[kept] = *a;
+            a->told = NULL;
         }
         kept++;
     }
@@ -153,20 +153,20 @@ static int ask_one(const struct local_name *name, uint64_t wait_ms,
 
 /* One agent answers for the whole job, unless it says that it answers for its own node
  * alone: then the other agents on this machine are asked, too. */
-static int get(const struct stacks_args *a, struct stack_sample *sample,
-               struct muster_error *err)
+static int stacks_get(const struct stacks_args *a, struct stack_sample *sample,
+                      struct muster_error *err)
 {
     struct answers all;
     struct muster_error first = { 0 };
     struct remote there;
-    int rc = answers_local(&all, a->ask.job, "status", err);
+    int rc = answers_local(&all, a->ask.job, err);
     size_t good = 0;
 
     if (rc == MUSTER_ENOENT && remote_parse(a->ask.job, a->ask.token_file, &there))
         return remote_stacks(&there, a->wait_ms, sample, err);
     if (rc != 0)
         return rc;
-    rc = choose(&all, a->ask.job, err);
+    rc = choose_agents(&all, a->ask.job, err);
     for (size_t i = 0; rc == 0 && i < all.count; i++) {
         bool alone = i == 0;
 
@@ -175,7 +175,7 @@ static int get(const struct stacks_args *a, struct stack_sample *sample,
         if (!alone)
             break;
         struct muster_error why;
-        if (ask_one(&all.calls[i].name, a->wait_ms, sample, &why) == 0)
+        if (ask_one(&all.list[i].name, a->wait_ms, sample, &why) == 0)
             good++;
         else if (first.code == 0)
             first = why;
@@ -199,7 +199,8 @@ static void keep_rank(struct stack_sample *s, int64_t rank)
     s->count = n;
 }
 
-static int print(const struct stacks_args *a, struct stack_sample *s, struct buf *b)
+static int stacks_print(const struct stacks_args *a, struct stack_sample *s,
+                        struct buf *b)
 {
     struct stack_findings f;
 
@@ -230,19 +231,19 @@ static int print(const struct stacks_args *a, struct stack_sample *s, struct buf
     return buf_error(b);
 }
 
-static int show(void *args, struct muster_error *err)
+static int stacks_show(void *args, struct muster_error *err)
 {
     const struct stacks_args *a = args;
     struct stack_sample sample = { 0 };
     struct buf b;
-    int rc = get(a, &sample, err);
+    int rc = stacks_get(a, &sample, err);
 
     buf_init(&b, SIZE_MAX);
     if (rc == 0 && a->rank >= 0 && !knows(&sample, a->rank))
         rc = err_set(err, MUSTER_ENOENT,
                      "rank %" PRId64 " is not running now; %zu ranks are", a->rank,
                      sample.count);
-    if (rc == 0 && print(a, &sample, &b) != 0)
+    if (rc == 0 && stacks_print(a, &sample, &b) != 0)
         rc = err_nomem(err);
     if (rc == 0 && (fwrite(buf_data(&b), 1, buf_len(&b), stdout) != buf_len(&b) ||
                     fflush(stdout) != 0))
@@ -260,7 +261,7 @@ int cmd_stacks(int argc, char **argv)
         ASK_OPTIONS,
     };
     static const struct ask_command command = { PROG, help, options, take_option,
-                                                show };
+                                                stacks_show };
     struct stacks_args a = { .rank = -1, .wait_ms = STACKS_WAIT_MS };
 
     return ask_main(&command, &a.ask, argc, argv);

@@ -9,13 +9,13 @@
 
 #include "base/duration.h"
 #include "base/err.h"
-#include "base/mem.h"
 #include "cmd/ask.h"
 #include "cmd/cmd.h"
 #include "status/core/put.h"
 #include "status/core/status_text.h"
 
-#define PROG "muster status"
+#define PROG   "muster status"
+#define URL_MS 1000u
 
 static const char help[] =
     "usage: muster status [JOB | HOST:PORT[/JOB]] [--json] [--watch[=TIME]] "
@@ -84,109 +84,125 @@ static bool wants_color(void)
     return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
 }
 
-static int print_json(const struct answers *all, const struct status_args *a)
+static void put_jobs(struct buf *b, const struct answers *all, bool only_one)
 {
-    json_t *jobs = json_array(), *silent = json_array();
-    json_t *out = NULL;
+    size_t shown = 0;
 
     for (size_t i = 0; i < all->count; i++) {
-        const struct local_call *c = &all->calls[i];
+        const struct job_status *j = answers_shown(all, i);
 
-        if (c->answer && answers_is_first(all, i))
-            json_array_append(jobs, c->answer);
-        else if (!c->answer)
-            json_array_append_new(silent,
-                                  json_pack("{s:i, s:s}", "pid", (int)c->name.pid,
-                                            "error", c->error.text));
+        if (!j || (only_one && shown))
+            continue;
+        put_str(b, shown++ ? ", " : "");
+        job_status_json(b, j, 0, true);
     }
-    if (a->ask.job)
-        out = json_incref(json_array_get(jobs, 0));
-    else
-        out = json_pack("{s:s, s:O, s:O}", "schema", "muster-status-list/1", "jobs",
-                        jobs, "silent", silent);
-    const int rc =
-        out ? json_dumpf(out, stdout, JSON_COMPACT | JSON_REAL_PRECISION(16)) : -1;
-    putchar('\n');
-    json_decref(out);
-    json_decref(jobs);
-    json_decref(silent);
-    return rc;
 }
 
-static int print_text(const struct answers *all, const struct status_args *a)
+static void put_list(struct buf *b, const struct answers *all)
 {
-    const struct status_style style = { columns(), wants_color(), a->workers };
-    size_t shown = 0;
-    struct buf b;
+    size_t silent = 0;
 
-    buf_init(&b, SIZE_MAX);
+    put_str(b, "{\"schema\": \"muster-status-list/1\", \"jobs\": [");
+    put_jobs(b, all, false);
+    put_str(b, "], \"silent\": [");
     for (size_t i = 0; i < all->count; i++) {
-        const struct local_call *c = &all->calls[i];
+        const struct answer *a = &all->list[i];
 
-        if (c->answer && answers_is_first(all, i)) {
-            if (shown++)
-                put_str(&b, "\n");
-            status_text(&b, c->answer, &style);
-        }
+        if (a->told)
+            continue;
+        (void)buf_printf(b, "%s{\"pid\": %d, \"error\": ", silent++ ? ", " : "",
+                         (int)a->name.pid);
+        put_json(b, span_str(a->error.text));
+        put_str(b, "}");
     }
-    for (size_t i = 0; i < all->count; i++)
-        if (!all->calls[i].answer) {
-            put_plain(&b, span_str(all->calls[i].error.text));
-            put_str(&b, "\n");
-            shown++;
-        }
+    put_str(b, "]}");
+}
+
+static void put_answers(struct buf *b, const struct answers *all, bool workers)
+{
+    const struct status_style style = { columns(), wants_color(), workers };
+    size_t shown = 0;
+
+    for (size_t i = 0; i < all->count; i++) {
+        const struct job_status *j = answers_shown(all, i);
+
+        if (!j)
+            continue;
+        put_str(b, shown++ ? "\n" : "");
+        status_text(b, j, &style);
+    }
+    for (size_t i = 0; i < all->count; i++) {
+        if (all->list[i].told)
+            continue;
+        put_plain(b, span_str(all->list[i].error.text));
+        put_str(b, "\n");
+        shown++;
+    }
     if (!shown)
-        put_str(&b, "no job of yours runs on this machine\n");
-    const int rc = buf_error(&b);
-    if (rc == 0)
-        (void)fwrite(buf_data(&b), 1, buf_len(&b), stdout);
-    buf_fini(&b);
-    return rc;
+        put_str(b, "no job of yours runs on this machine\n");
 }
 
-static int print_url(const struct answers *all, struct muster_error *err)
+/* Asks each agent of the job for the address of its page. */
+static int put_urls(struct buf *b, const struct answers *all, struct muster_error *err)
 {
-    size_t shown = 0;
+    json_t *ask = json_pack("{s:s}", "ask", "url");
 
-    for (size_t i = 0; i < all->count; i++) {
-        const char *url =
-            json_string_value(json_object_get(all->calls[i].answer, "url"));
+    for (size_t i = 0; ask && i < all->count; i++) {
+        struct local_call call = { .name = all->list[i].name };
+        const char *url;
 
+        if (!all->list[i].told || !call.name.pid ||
+            local_socket_ask(ask, &call, 1, URL_MS, err) != 0)
+            continue;
+        url = json_string_value(json_object_get(call.answer, "url"));
         if (url)
-            shown += puts(url) >= 0;
+            (void)buf_printf(b, "%s\n", url);
+        local_calls_fini(&call, 1);
     }
-    return shown ? 0
-                 : err_set(err, MUSTER_ENOENT,
-                           "the job has no page\n"
-                           "Start it with --status-http=ADDR:PORT to have one.");
+    json_decref(ask);
+    return buf_len(b) ? 0
+                      : err_set(err, MUSTER_ENOENT,
+                                "the job has no page\n"
+                                "Start it with --status-http=ADDR:PORT to have one.");
 }
 
-static int once(const struct status_args *a, struct muster_error *err)
+static int status_once(const struct status_args *a, struct muster_error *err)
 {
     struct answers all;
-    int rc = answers_get(&all, a->ask.job, a->ask.token_file, a->url ? "url" : "status",
-                         err);
+    struct buf b;
+    int rc = answers_get(&all, a->ask.job, a->ask.token_file, err);
 
     if (rc != 0)
         return rc;
+    buf_init(&b, SIZE_MAX);
     if (a->watch_s > 0 && isatty(STDOUT_FILENO))
-        fputs("\033[H\033[2J", stdout);
-    if (a->url)
-        rc = print_url(&all, err);
-    else if (a->ask.json)
-        rc = print_json(&all, a);
-    else
-        rc = print_text(&all, a);
+        put_str(&b, "\033[H\033[2J");
+    if (a->url) {
+        rc = put_urls(&b, &all, err);
+    } else if (a->ask.json) {
+        if (a->ask.job)
+            put_jobs(&b, &all, true);
+        else
+            put_list(&b, &all);
+        put_str(&b, "\n");
+    } else {
+        put_answers(&b, &all, a->workers);
+    }
+    if (rc == 0 && buf_error(&b))
+        rc = err_nomem(err);
+    if (rc == 0)
+        (void)fwrite(buf_data(&b), 1, buf_len(&b), stdout);
+    buf_fini(&b);
     answers_fini(&all);
     if (fflush(stdout) != 0 || ferror(stdout))
         return err_set(err, MUSTER_EIO, "cannot write to stdout: %s", strerror(errno));
     return rc;
 }
 
-static int show(void *args, struct muster_error *err)
+static int status_show(void *args, struct muster_error *err)
 {
     const struct status_args *a = args;
-    int rc = once(a, err);
+    int rc = status_once(a, err);
 
     while (rc == 0 && a->watch_s > 0) {
         const struct timespec t = {
@@ -196,7 +212,7 @@ static int show(void *args, struct muster_error *err)
         (void)nanosleep(&t, NULL);
         if (!a->ask.json && !isatty(STDOUT_FILENO))
             putchar('\n');
-        rc = once(a, err);
+        rc = status_once(a, err);
     }
     return rc;
 }
@@ -210,7 +226,7 @@ int cmd_status(int argc, char **argv)
         ASK_OPTIONS,
     };
     static const struct ask_command command = { PROG, help, options, take_option,
-                                                show };
+                                                status_show };
     struct status_args a = { .watch_s = 0 };
 
     return ask_main(&command, &a.ask, argc, argv);

@@ -14,8 +14,8 @@
 #include "loop/clock.h"
 #include "status/http.h"
 #include "status/local_socket.h"
+#include "store/extension.h"
 #include "store/server.h"
-#include "store/tenant.h"
 
 #define PROG "muster store"
 
@@ -104,7 +104,8 @@ static int parse_old(const char *text, bool *dialect_a, struct muster_error *err
 }
 
 /* Returns 0, 1 if the help is to be printed, or an error. */
-static int parse(int argc, char **argv, struct store_args *a, struct muster_error *err)
+static int store_parse(int argc, char **argv, struct store_args *a,
+                       struct muster_error *err)
 {
     static const struct option options[] = {
         { "bind", required_argument, NULL, 'b' },
@@ -125,7 +126,7 @@ static int parse(int argc, char **argv, struct store_args *a, struct muster_erro
 
     store_server_opts_init(&a->server);
 
-    a->server.tenant = &run_tenant;
+    a->server.extension = &run_extension;
     a->server.port = 29500;
     a->port_file = a->status_http = NULL;
     a->secret = (struct secret_opts){ 0 };
@@ -192,12 +193,14 @@ static int write_port_file(const char *path, uint16_t port, struct muster_error 
                    path, strerror(bad));
 }
 
-static void print_trace(void *ctx, enum trace_level level, const char *text)
+static void print_log(void *ctx, enum log_level level, enum log_place place,
+                      const char *text)
 {
     char clean[4096]; /* Keys, run ids and addresses come from strangers. */
 
     (void)ctx;
     (void)level;
+    (void)place;
     fprintf(stderr, "%s\n", escape_text(clean, sizeof clean, span_str(text)));
 }
 
@@ -215,21 +218,13 @@ struct running {
 
 /* ---- what `muster status` and the page show ---- */
 
-static void describe(void *ctx, struct job_input *in)
+static void describe_store(void *ctx, struct job_input *in)
 {
     struct running *r = ctx;
     struct store_server_stats s;
 
     store_server_stats(r->server, &s);
-    r->now = (struct store_status){ .present = true,
-                                    .requests = s.requests,
-                                    .answers = s.answers,
-                                    .bytes_in = s.bytes_in,
-                                    .bytes_out = s.bytes_out,
-                                    .connections = s.connections,
-                                    .keys = s.keys,
-                                    .rate = store_rate(&r->rate, s.requests,
-                                                       clock_mono_ms()) };
+    r->now = status_of_store(&s, &r->rate);
     *in = (struct job_input){ .run_id = "",
                               .backend = "store",
                               .endpoint = store_server_address(r->server),
@@ -256,7 +251,9 @@ static void on_url(void *ctx, struct local_request *q, const json_t *body)
 static int open_status(uv_loop_t *loop, struct running *r, const struct store_args *a,
                        struct muster_error *err)
 {
-    const struct status_opts opts = { .loop = loop, .describe = describe, .ctx = r };
+    const struct status_opts opts = { .loop = loop,
+                                      .describe = describe_store,
+                                      .ctx = r };
     char key[STATUS_KEY_SIZE];
     int rc = status_open(&opts, &r->status, err);
 
@@ -298,7 +295,7 @@ static void listen_for_signals(uv_loop_t *loop, struct running *r)
     (void)uv_signal_start_oneshot(&r->interrupt, on_signal, SIGINT);
 }
 
-static int serve(const struct store_args *a, struct muster_error *err)
+static int store_serve(const struct store_args *a, struct muster_error *err)
 {
     struct running r = { 0 };
     uv_loop_t loop;
@@ -328,22 +325,24 @@ static int serve(const struct store_args *a, struct muster_error *err)
 
 int cmd_store(int argc, char **argv)
 {
-    const struct trace log = { .emit = print_trace, .least = TRACE_INFO };
+    const struct log log = { .emit = print_log,
+                             .least = LOG_INFO,
+                             .torch_least = LOG_INFO };
     struct muster_error err;
     struct store_args a;
-    int rc = parse(argc, argv, &a, &err);
+    int rc = store_parse(argc, argv, &a, &err);
 
     if (rc == 1) {
         fputs(help, stdout);
         return 0;
     }
     if (rc == 0) {
-        a.server.trace = &log;
+        a.server.log = &log;
         rc = secret_load(&a.secret, &a.server.auth, &err);
     }
     if (rc == 0) {
         store_server_allow_many();
-        rc = serve(&a, &err);
+        rc = store_serve(&a, &err);
         auth_unref(a.server.auth);
     }
     if (rc == 0)

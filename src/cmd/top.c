@@ -68,8 +68,9 @@ enum kind { ROW_JOB, ROW_CAUSE, ROW_NODE, ROW_REMARK, ROW_GPU, ROW_WORKER };
 
 struct row {
     enum kind kind;
-    const json_t *status, *node; /* borrowed from the answers, as is the next: */
-    const json_t *of;            /* the worker, the GPU or the restart; else NULL */
+    const struct job_status *status; /* borrowed from the answers, as is the next: */
+    const struct job_node *node;     /* NULL: of a job */
+    size_t of;                       /* which worker, GPU or entry of the history */
     double median;
 };
 
@@ -105,12 +106,11 @@ struct top {
 
 /* --- history ---------------------------------------------------------------------- */
 
-static void key_of(const json_t *status, const json_t *node, char out[160])
+static void node_key(const struct job_status *j, const struct job_node *n,
+                     char out[160])
 {
-    const struct span id = json_span(json_object_get(status, "job"), "run_id");
-
-    snprintf(out, 160, "%.*s/%.0f", (int)MIN_OF(id.n, (size_t)120), (const char *)id.p,
-             json_num(node, "node", 0));
+    snprintf(out, 160, "%.*s/%u", (int)MIN_OF(j->run_id.n, (size_t)120),
+             (const char *)j->run_id.p, n->number);
 }
 
 static struct history *history_find(struct top *t, const char *key)
@@ -130,17 +130,17 @@ static void history_shift(struct history *h, size_t by)
     memset(h->memory + MINUTE - by, 0, by * sizeof *h->memory);
 }
 
-static void history_sample(struct top *t, const json_t *status, const json_t *node)
+static void history_sample(struct top *t, const struct job_status *j,
+                           const struct job_node *n)
 {
-    const float cpu = (float)json_num(node, "cpu", 0),
-                memory = (float)json_num(node, "memory", 0);
+    const float cpu = (float)n->cpu / 10, memory = (float)n->memory;
     char key[160];
 
     t->total.cpu[MINUTE - 1] += cpu;
     t->total.memory[MINUTE - 1] += memory;
     t->nodes++;
-    t->ranks += (size_t)json_count(node, "ranks");
-    key_of(status, node, key);
+    t->ranks += (size_t)n->ranks;
+    node_key(j, n, key);
     struct history *h = history_find(t, key);
     if (!h && t->history_count < HISTORIES) {
         h = &t->histories[t->history_count++];
@@ -165,12 +165,10 @@ static void history_update(struct top *t)
     t->total.cpu[MINUTE - 1] = t->total.memory[MINUTE - 1] = 0;
     t->nodes = t->ranks = 0;
     for (size_t i = 0; i < t->all.count; i++) {
-        const json_t *status = t->all.calls[i].answer, *node;
-        size_t k;
+        const struct job_status *j = answers_shown(&t->all, i);
 
-        if (status && answers_is_first(&t->all, i))
-            json_array_foreach(json_object_get(status, "nodes"), k, node)
-                history_sample(t, status, node);
+        for (size_t k = 0; j && k < j->count; k++)
+            history_sample(t, j, &j->nodes[k]);
     }
     t->most_memory = 1;
     for (size_t i = 0; i < t->history_count; i++)
@@ -184,7 +182,7 @@ static bool is_open(const struct top *t, const struct row *r)
 {
     char key[160];
 
-    key_of(r->status, r->node, key);
+    node_key(r->status, r->node, key);
     return (json_object_get(t->open, key) != NULL) != t->open_all;
 }
 
@@ -203,49 +201,71 @@ static bool has_text(const struct top *t, struct span text)
     return strcasestr(line, t->filter) != NULL;
 }
 
-static bool worker_passes(const struct top *t, const json_t *w)
+/* The ranks of a node that can be listed. */
+static size_t worker_count(const struct job_status *j, const struct job_node *n)
+{
+    return j->ranks <= JOB_WORKERS_LISTED ? job_worker_count(n) : 0;
+}
+
+static int64_t rank_of(const struct job_node *n, size_t worker)
+{
+    return n->first_rank < 0 ? -1 : n->first_rank + (int64_t)worker;
+}
+
+static bool worker_passes(const struct top *t, const struct job_node *n, size_t worker)
 {
     char rank[32];
 
-    (void)snprintf(rank, sizeof rank, "rank %.0f", json_num(w, "rank", -1));
-    return strcasestr(rank, t->filter) || has_text(t, json_span(w, "state"));
+    (void)snprintf(rank, sizeof rank, "rank %lld", (long long)rank_of(n, worker));
+    return strcasestr(rank, t->filter) ||
+           strcasestr(worker_state_word(job_worker_state(n, worker)), t->filter);
 }
 
-static bool node_passes(const struct top *t, const json_t *node)
+static bool node_passes(const struct top *t, const struct job_status *j,
+                        const struct job_node *n)
 {
-    const json_t *w;
-    size_t i;
-
-    if (!t->filter[0] || has_text(t, json_span(node, "name")) ||
-        has_text(t, json_span(node, "state")))
+    if (!t->filter[0] || has_text(t, n->host) ||
+        strcasestr(node_state_word(n->state), t->filter))
         return true;
-    json_array_foreach(json_object_get(node, "workers"), i,
-                       w) if (worker_passes(t, w)) return true;
+    for (size_t i = 0; i < worker_count(j, n); i++)
+        if (worker_passes(t, n, i))
+            return true;
     return false;
 }
 
 struct sorting {
-    const json_t *node;
+    const struct job_node *node;
     char by;
 };
 
-static int compare(const void *a, const void *b)
+/* What nodes are sorted by; the largest comes first, but for ranks. */
+static double sort_value(const struct sorting *s)
+{
+    const double none = 1e18; /* what is not known */
+
+    if (s->by == 'c' || s->by == 'm')
+        return -(!s->node->reported ? none
+                 : s->by == 'c'     ? (double)s->node->cpu
+                                    : (double)s->node->memory);
+    return s->node->first_rank < 0 ? none : (double)s->node->first_rank;
+}
+
+static int compare_nodes(const void *a, const void *b)
 {
     const struct sorting *x = a, *y = b;
-    const char *key = x->by == 'c' ? "cpu" : x->by == 'm' ? "memory" : "first_rank";
-    int c = 0;
+    const uint32_t m = x->node->number, n = y->node->number;
+    int c;
 
-    if (x->by == 'n' || x->by == 't') {
-        key = x->by == 'n' ? "name" : "state";
-        c = span_cmp(json_span(x->node, key), json_span(y->node, key));
+    if (x->by == 'n') {
+        c = span_cmp(x->node->host, y->node->host);
+    } else if (x->by == 't') {
+        c = strcmp(node_state_word(x->node->state), node_state_word(y->node->state));
     } else {
-        const double v = json_num(x->node, key, 1e18), w = json_num(y->node, key, 1e18);
+        const double v = sort_value(x), w = sort_value(y);
 
         c = (v > w) - (v < w);
-        c = x->by == 'r' ? c : -c;
     }
-    const double v = json_num(x->node, "node", 0), w = json_num(y->node, "node", 0);
-    return c ? c : (v > w) - (v < w);
+    return c ? c : (m > n) - (m < n);
 }
 
 static size_t columns_used(const struct top *t);
@@ -267,9 +287,6 @@ static bool remark_needs_line(const struct top *t, const struct row *r)
 /* A node, with its remark, devices and ranks below it. */
 static void add_node(struct top *t, struct row r)
 {
-    const json_t *of;
-    size_t k;
-
     r.kind = ROW_NODE;
     add_row(t, r);
     if (remark_needs_line(t, &r)) {
@@ -279,52 +296,41 @@ static void add_node(struct top *t, struct row r)
     if (!is_open(t, &r))
         return;
     r.kind = ROW_GPU;
-    json_array_foreach(json_object_get(r.node, "gpus"), k, of)
-    {
-        r.of = of;
+    for (r.of = 0; r.of < r.node->gpu_count; r.of++)
         add_row(t, r);
-    }
     r.kind = ROW_WORKER;
-    json_array_foreach(json_object_get(r.node, "workers"), k, of)
-    {
-        r.of = of;
-        if (!t->filter[0] || worker_passes(t, of))
+    for (r.of = 0; r.of < worker_count(r.status, r.node); r.of++)
+        if (!t->filter[0] || worker_passes(t, r.node, r.of))
             add_row(t, r);
-    }
 }
 
 /* The newest restarts of a job, with their causes. */
 static void add_causes(struct top *t, struct row r)
 {
-    const json_t *history = json_object_get(r.status, "history");
     size_t shown = 0;
 
     r.kind = ROW_CAUSE;
-    for (size_t i = json_array_size(history); i-- > 0 && shown < CAUSES_SHOWN;) {
-        r.of = json_array_get(history, i);
-        if (status_is_restart(r.of)) {
+    for (r.of = r.status->entry_count; r.of-- > 0 && shown < CAUSES_SHOWN;)
+        if (job_entry(r.status, r.of).kind == RECORD_RESTART) {
             add_row(t, r);
             shown++;
         }
-    }
 }
 
-static void add_job(struct top *t, const json_t *status)
+static void add_job(struct top *t, const struct job_status *j)
 {
-    const json_t *nodes = json_object_get(status, "nodes");
-    const size_t n = json_array_size(nodes);
-    struct sorting *order = mem_calloc(n + 1, sizeof *order);
-    struct row r = { ROW_JOB, status, NULL, NULL, status_median(status) };
+    struct sorting *order = mem_calloc(j->count + 1, sizeof *order);
+    struct row r = { ROW_JOB, j, NULL, 0, status_median(j) };
 
     add_row(t, r);
     add_causes(t, r);
-    for (size_t i = 0; order && i < n; i++)
-        order[i] = (struct sorting){ json_array_get(nodes, i), t->sort };
+    for (size_t i = 0; order && i < j->count; i++)
+        order[i] = (struct sorting){ &j->nodes[i], t->sort };
     if (order)
-        qsort(order, n, sizeof *order, compare);
-    for (size_t i = 0; order && i < n; i++) {
+        qsort(order, j->count, sizeof *order, compare_nodes);
+    for (size_t i = 0; order && i < j->count; i++) {
         r.node = order[i].node;
-        if (node_passes(t, r.node))
+        if (node_passes(t, j, r.node))
             add_node(t, r);
     }
     mem_free(order);
@@ -333,9 +339,12 @@ static void add_job(struct top *t, const json_t *status)
 static void build_rows(struct top *t)
 {
     t->count = 0;
-    for (size_t i = 0; i < t->all.count; i++)
-        if (t->all.calls[i].answer && answers_is_first(&t->all, i))
-            add_job(t, t->all.calls[i].answer);
+    for (size_t i = 0; i < t->all.count; i++) {
+        const struct job_status *j = answers_shown(&t->all, i);
+
+        if (j)
+            add_job(t, j);
+    }
     if (t->at >= t->count)
         t->at = t->count ? t->count - 1 : 0;
 }
@@ -345,13 +354,13 @@ static void refresh_answers(struct top *t)
     struct answers all;
     struct muster_error why = { 0 };
 
-    if (answers_get(&all, t->ask.job, t->ask.token_file, "status", &why) == 0) {
+    if (answers_get(&all, t->ask.job, t->ask.token_file, &why) == 0) {
         answers_fini(&t->all);
         t->all = all;
         t->why.code = 0;
         for (size_t i = 0; i < all.count; i++)
-            if (!all.calls[i].answer)
-                t->why = all.calls[i].error;
+            if (!all.list[i].told)
+                t->why = all.list[i].error;
     } else {
         t->why = why; /* What was last known stays on the screen. */
     }
@@ -486,29 +495,28 @@ static void put_use(const struct top *t, struct buf *b, struct buf *f, size_t wi
     }
 }
 
-static void put_cpu(struct buf *f, const json_t *of)
+/* What a node or a rank uses of the CPU, in thousandths, and of the memory. */
+static void put_cpu(struct buf *f, uint64_t thousandths)
 {
-    if (json_object_get(of, "cpu"))
-        (void)buf_printf(f, "%.0f %%", json_num(of, "cpu", 0));
+    (void)buf_printf(f, "%.0f %%", (double)thousandths / 10);
 }
 
-static void put_memory(struct buf *f, const json_t *of)
+/* States that are good or bad news have a colour. */
+static attr_t color_of(const struct top *t, const char *state)
 {
-    if (json_object_get(of, "memory"))
-        put_bytes(f, json_count(of, "memory"));
-}
+    static const struct {
+        const char *state;
+        attr_t color;
+    } rows[] = { { "lost", RED },
+                 { "failed", RED },
+                 { "running", GREEN },
+                 { "ended", A_NORMAL },
+                 { "succeeded", A_NORMAL } };
 
-static attr_t color_of(const struct top *t, struct span state)
-{
-    if (!t->colors)
-        return A_NORMAL;
-    if (span_eq(state, span_str("lost")) || span_eq(state, span_str("failed")))
-        return RED;
-    if (span_eq(state, span_str("running")))
-        return GREEN;
-    if (span_eq(state, span_str("succeeded")) || span_eq(state, span_str("ended")))
-        return A_NORMAL;
-    return YELLOW;
+    for (size_t i = 0; t->colors && i < ARRAY_LEN(rows); i++)
+        if (strcmp(state, rows[i].state) == 0)
+            return rows[i].color;
+    return t->colors ? YELLOW : A_NORMAL;
 }
 
 static void draw_node(struct top *t, int y, const struct row *r, attr_t a,
@@ -517,62 +525,88 @@ static void draw_node(struct top *t, int y, const struct row *r, attr_t a,
     char key[160];
     struct buf f;
 
-    key_of(r->status, r->node, key);
+    node_key(r->status, r->node, key);
     const struct history *h = history_find(t, key);
     buf_init(&f, SIZE_MAX);
-    put_str(b,
-            json_object_get(r->node, "workers") ? is_open(t, r) ? "- " : "+ " : "  ");
-    put_plain(&f, json_span(r->node, "name"));
+    put_str(b, worker_count(r->status, r->node) == 0 ? "  "
+               : is_open(t, r)                       ? "- "
+                                                     : "+ ");
+    put_plain(&f, r->node->host);
     put_field(b, &f, widths_of(t).name, false);
     status_ranks(&f, r->node);
     put_field(b, &f, 9, false);
-    put_plain(&f, json_span(r->node, "state"));
+    put_str(&f, node_state_word(r->node->state));
     put_field(b, &f, 9, false);
-    put_cpu(&f, r->node);
-    put_use(t, b, &f, 7, h ? h->cpu : NULL, 100 * json_num(r->node, "ranks", 1));
-    put_memory(&f, r->node);
+    if (r->node->reported)
+        put_cpu(&f, r->node->cpu);
+    put_use(t, b, &f, 7, h ? h->cpu : NULL, 100 * (double)r->node->ranks);
+    if (r->node->reported)
+        put_bytes(&f, r->node->memory);
     put_use(t, b, &f, 9, h ? h->memory : NULL, t->most_memory);
     if ((size_t)getmaxx(t->w) >= columns_used(t) + REMARK_LEAST)
         status_remark(&f, r->status, r->node, r->median);
     put_plain(b, buf_span(&f));
     buf_fini(&f);
-    draw_line(t, y, b, a | color_of(t, json_span(r->node, "state")));
+    draw_line(t, y, b, a | color_of(t, node_state_word(r->node->state)));
 }
 
 static void draw_gpu(struct top *t, int y, const struct row *r, attr_t a, struct buf *b)
 {
-    (void)buf_printf(b, "    GPU %.0f   %.0f %%   ", json_num(r->of, "index", 0),
-                     json_num(r->of, "utilization", 0));
-    put_bytes(b, json_count(r->of, "memory"));
+    const struct gpu_status *g = &r->node->gpus[r->of];
+
+    (void)buf_printf(b, "    GPU %zu   %u %%   ", r->of, g->busy);
+    put_bytes(b, g->memory);
     put_str(b, " of ");
-    put_bytes(b, json_count(r->of, "memory_total"));
-    if (json_object_get(r->of, "temperature"))
-        (void)buf_printf(b, "   %.0f C", json_num(r->of, "temperature", 0));
-    put_str(b, "   ");
-    put_plain(b, json_span(r->of, "name"));
+    put_bytes(b, g->memory_total);
+    (void)buf_printf(b, "   %u C   ", g->celsius);
+    put_plain(b, g->name);
     draw_line(t, y, b, a);
 }
 
 static void draw_worker(struct top *t, int y, const struct row *r, attr_t a,
                         struct buf *b)
 {
+    static const struct worker_status unknown;
+    const struct job_node *n = r->node;
+    const struct worker_status *w =
+        r->of < n->worker_count ? &n->workers[r->of] : &unknown;
+    const enum worker_state state = job_worker_state(n, r->of);
     struct buf f;
 
     buf_init(&f, SIZE_MAX);
-    (void)buf_printf(&f, "    rank %.0f", json_num(r->of, "rank", -1));
+    (void)buf_printf(&f, "    rank %lld", (long long)rank_of(n, r->of));
     put_field(b, &f, widths_of(t).name + 2, false);
-    (void)buf_printf(&f, "%.0f", json_num(r->of, "pid", 0));
+    put_int(&f, w->pid);
     put_field(b, &f, 9, false);
-    put_plain(&f, json_span(r->of, "state"));
+    put_str(&f, worker_state_word(state));
     put_field(b, &f, 9, false);
-    put_cpu(&f, r->of);
+    if (n->reported)
+        put_cpu(&f, w->cpu);
     put_use(t, b, &f, 7, NULL, 0);
-    put_memory(&f, r->of);
+    if (n->reported)
+        put_bytes(&f, w->memory);
     put_use(t, b, &f, 9, NULL, 0);
-    if (json_object_get(r->of, "code"))
-        (void)buf_printf(b, "exit code %.0f", json_num(r->of, "code", 0));
+    if (job_worker_has_code(state))
+        (void)buf_printf(b, "exit code %d", w->code);
     buf_fini(&f);
-    draw_line(t, y, b, a | color_of(t, json_span(r->of, "state")));
+    draw_line(t, y, b, a | color_of(t, worker_state_word(state)));
+}
+
+/* Where there is no room for all of it, the host goes: it is in the rows below. */
+static void draw_cause(struct top *t, int y, const struct row *r, attr_t a,
+                       struct buf *b)
+{
+    struct record_entry e = job_entry(r->status, r->of);
+
+    put_str(b, "  restart ");
+    status_restart(b, r->status, &e);
+    if (buf_len(b) > (size_t)getmaxx(t->w)) {
+        e.host = span_of(NULL, 0);
+        buf_clear(b);
+        put_str(b, "  restart ");
+        status_restart(b, r->status, &e);
+    }
+    draw_line(t, y, b, a | (t->colors ? YELLOW : A_NORMAL));
 }
 
 static void draw_row(struct top *t, int y, size_t i)
@@ -589,9 +623,7 @@ static void draw_row(struct top *t, int y, size_t i)
         draw_line(t, y, &b, a | A_BOLD);
         break;
     case ROW_CAUSE:
-        put_str(&b, "  restart ");
-        status_restart(&b, r->status, r->of);
-        draw_line(t, y, &b, a | (t->colors ? YELLOW : A_NORMAL));
+        draw_cause(t, y, r, a, &b);
         break;
     case ROW_NODE:
         draw_node(t, y, r, a, &b);
@@ -687,7 +719,7 @@ static void draw_panel(struct top *t, int y, size_t room)
         from--;
     rest = span_of(from, rest.n - (size_t)(from - rest.p));
     for (size_t i = 1; i < room; i++) {
-        put_plain(&b, take_line(&rest));
+        put_plain(&b, span_take_line(&rest));
         draw_line(t, y++, &b, A_NORMAL);
     }
     buf_fini(&b);
@@ -751,7 +783,7 @@ static void draw_text(struct top *t)
     draw_line(t, 0, &b, A_UNDERLINE);
     for (int y = 1; y < lines - 1;) {
         const bool over = rest.n == 0;
-        const struct span line = take_line(&rest);
+        const struct span line = span_take_line(&rest);
 
         if (number++ >= t->text_first || over) {
             put_plain(&b, line);
@@ -762,7 +794,7 @@ static void draw_text(struct top *t)
     draw_foot(t, "q back  up, down, page: move");
 }
 
-static void draw(struct top *t)
+static void top_draw(struct top *t)
 {
     if (buf_len(&t->text))
         draw_text(t);
@@ -787,8 +819,8 @@ static int64_t chosen_rank(const struct top *t)
     if (!r)
         return -1;
     if (r->kind == ROW_WORKER)
-        return (int64_t)json_num(r->of, "rank", -1);
-    return r->node ? (int64_t)json_num(r->node, "first_rank", -1) : 0;
+        return rank_of(r->node, r->of);
+    return r->node ? r->node->first_rank : 0;
 }
 
 static void set_text(struct top *t, const char *title, struct span text)
@@ -806,8 +838,8 @@ static void set_text(struct top *t, const char *title, struct span text)
 static struct local_name answered_by(const struct top *t, const struct row *r)
 {
     for (size_t i = 0; i < t->all.count; i++)
-        if (t->all.calls[i].answer == r->status)
-            return t->all.calls[i].name;
+        if (t->all.list[i].told && &t->all.list[i].told->status == r->status)
+            return t->all.list[i].name;
     return (struct local_name){ 0 };
 }
 
@@ -859,8 +891,7 @@ static void show_lines(struct top *t)
 static void show_stacks(struct top *t)
 {
     const struct row *r = chosen(t);
-    const struct span id =
-        json_span(json_object_get(r ? r->status : NULL, "job"), "run_id");
+    const struct span id = r ? r->status->run_id : span_of(NULL, 0);
     char job[1400], rank[24];
     char *argv[] = {
         (char *)"muster", (char *)"stacks", job, NULL, NULL, NULL, NULL, NULL
@@ -912,14 +943,14 @@ static void show_stacks(struct top *t)
 
 /* --- keys ------------------------------------------------------------------------- */
 
-static void toggle(struct top *t)
+static void toggle_node(struct top *t)
 {
     const struct row *r = chosen(t);
     char key[160];
 
     if (!r || !r->node)
         return;
-    key_of(r->status, r->node, key);
+    node_key(r->status, r->node, key);
     if (json_object_get(t->open, key))
         json_object_del(t->open, key);
     else
@@ -1020,7 +1051,7 @@ static void on_key(struct top *t, int key)
     case '\r':
     case KEY_ENTER:
     case ' ':
-        toggle(t);
+        toggle_node(t);
         break;
     case 'a':
         t->open_all = !t->open_all;
@@ -1078,22 +1109,22 @@ static int open_screen(struct top *t, struct muster_error *err)
     return 0;
 }
 
-static void run(struct top *t)
+static void top_run(struct top *t)
 {
     while (!t->over) {
         refresh_answers(t);
         refresh_tail(t);
-        draw(t);
+        top_draw(t);
         wtimeout(t->w, REFRESH_MS);
         for (int key; !t->over && (key = wgetch(t->w)) != ERR;) {
             on_key(t, key);
-            draw(t);
+            top_draw(t);
             wtimeout(t->w, 0); /* Take the keys that are there, then ask again. */
         }
     }
 }
 
-static int show(void *args, struct muster_error *err)
+static int top_show(void *args, struct muster_error *err)
 {
     struct top *t = args;
     int rc = 0;
@@ -1110,14 +1141,14 @@ static int show(void *args, struct muster_error *err)
     if (rc == 0 && t->ask.job) { /* Report a missing job before the screen changes. */
         struct answers all;
 
-        rc = answers_get(&all, t->ask.job, t->ask.token_file, "status", err);
+        rc = answers_get(&all, t->ask.job, t->ask.token_file, err);
         if (rc == 0)
             answers_fini(&all);
     }
     if (rc == 0)
         rc = open_screen(t, err);
     if (rc == 0) {
-        run(t);
+        top_run(t);
         (void)endwin();
     }
     answers_fini(&t->all);
@@ -1136,7 +1167,7 @@ int cmd_top(int argc, char **argv)
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    static const struct ask_command command = { PROG, help, options, NULL, show };
+    static const struct ask_command command = { PROG, help, options, NULL, top_show };
     struct top t = { .sort = 'r' };
 
     return ask_main(&command, &t.ask, argc, argv);

@@ -8,26 +8,6 @@
 
 /* ---- For calls and streams ---- */
 
-struct http *etcd_client_http(struct etcd_client *c)
-{
-    return c->http;
-}
-
-const struct trace *etcd_client_trace(const struct etcd_client *c)
-{
-    return c->trace;
-}
-
-size_t etcd_client_current(const struct etcd_client *c)
-{
-    return c->current;
-}
-
-const char *etcd_client_url(const struct etcd_client *c, size_t at)
-{
-    return c->urls[at];
-}
-
 void etcd_client_failed(struct etcd_client *c, size_t at)
 {
     if (c->current == at)
@@ -36,11 +16,6 @@ void etcd_client_failed(struct etcd_client *c, size_t at)
         return;
     for (struct etcd_watch *w = c->watches.first; w; w = w->next)
         etcd_watch_move(w, at);
-}
-
-const char *etcd_client_authorization(const struct etcd_client *c)
-{
-    return c->authorization;
 }
 
 bool etcd_client_needs_token(const struct etcd_client *c)
@@ -52,11 +27,6 @@ void etcd_client_forget_token(struct etcd_client *c)
 {
     mem_free(c->authorization);
     c->authorization = NULL;
-}
-
-uint64_t etcd_client_pause(struct etcd_client *c, unsigned tries)
-{
-    return etcd_pause_ms(&c->rng, tries);
 }
 
 uv_loop_t *etcd_client_loop(const struct etcd_client *c)
@@ -176,7 +146,7 @@ int etcd_client_new(uv_loop_t *loop, const struct etcd_client_opts *opts,
     c->loop = loop;
     c->api = opts->api;
     c->attempt_ms = opts->attempt_ms ? opts->attempt_ms : ETCD_ATTEMPT_MS;
-    c->trace = opts->trace;
+    c->log = opts->log;
     rng_init(&c->rng, opts->seed);
     rc = copy_opts(c, opts);
     if (rc == 0 && c->api == ETCD_V2 && c->user)
@@ -255,15 +225,6 @@ static void finish(struct etcd_call *call, int status, const struct etcd_answer 
 
 /* ---- After a try ---- */
 
-static uint64_t left_ms(const struct etcd_call *call)
-{
-    const uint64_t now = uv_now(call->client->loop);
-
-    if (call->by_ms == UINT64_MAX)
-        return UINT64_MAX;
-    return call->by_ms > now ? call->by_ms - now : 0;
-}
-
 static void on_again(uv_timer_t *timer)
 {
     attempt(timer->data);
@@ -278,7 +239,8 @@ static void client_on_done(void *ctx, int status, const struct http_answer *http
                               .sent = sent,
                               .why = why,
                               .endpoints = c->count,
-                              .left_ms = left_ms(call),
+                              .left_ms =
+                                  ms_left(call->by_ms, uv_now(call->client->loop)),
                               .where = c->urls[call->at],
                               .key = call->key };
     struct etcd_judged j;
@@ -290,8 +252,8 @@ static void client_on_done(void *ctx, int status, const struct http_answer *http
     verdict = etcd_retry_judge(&call->state, &c->rng, &o, &j);
     if (j.failed) {
         etcd_client_failed(c, call->at);
-        trace(c->trace, TRACE_DEBUG, "%s (try %u)", call->state.last.text,
-              call->state.tries);
+        log_line(c->log, LOG_DEBUG, AT_RENDEZVOUS, "%s (try %u)", call->state.last.text,
+                 call->state.tries);
     }
     switch (verdict) {
     case ETCD_DONE:
@@ -350,17 +312,12 @@ static int get_token(struct etcd_client *c, uint64_t timeout_ms,
     const struct etcd_call_opts opts = { .timeout_ms = timeout_ms,
                                          .expect = ETCD3_EXPECT_TOKEN };
     struct etcd_msg m;
-    int rc;
 
     if (c->auth)
         return 0;
     etcd_msg_init(&m);
-    rc = etcd3_encode_auth(&m, span_str(c->user),
-                           span_str(c->password ? c->password : ""));
-    if (rc < 0) {
-        etcd_msg_fini(&m);
-        return err_nomem(err);
-    }
+    (void)etcd3_encode_auth(&m, span_str(c->user),
+                            span_str(c->password ? c->password : ""));
     return etcd_client_call(c, &m, &opts, on_token, c, &c->auth, err);
 }
 
@@ -405,7 +362,7 @@ static int start(struct etcd_call *call, uint64_t left, struct muster_error *err
 static void attempt(struct etcd_call *call)
 {
     struct etcd_client *c = call->client;
-    const uint64_t left = left_ms(call);
+    const uint64_t left = ms_left(call->by_ms, uv_now(call->client->loop));
     struct muster_error err = { 0 };
     int rc;
 
@@ -435,8 +392,7 @@ int etcd_client_call(struct etcd_client *c, struct etcd_msg *msg,
 
     if (call && opts->key.n)
         call->key = mem_strndup((const char *)opts->key.p, opts->key.n);
-    if (!call || (opts->key.n && !call->key) ||
-        uv_timer_init(c->loop, &call->timer) < 0) {
+    if (!call || (opts->key.n && !call->key) || etcd_msg_error(msg) < 0) {
         if (call)
             mem_free(call->key);
         mem_free(call);
@@ -458,6 +414,7 @@ int etcd_client_call(struct etcd_client *c, struct etcd_msg *msg,
                       : uv_now(c->loop) + opts->timeout_ms;
     call->cb = cb;
     call->ctx = ctx;
+    (void)uv_timer_init(c->loop, &call->timer); /* cannot fail */
     call->timer.data = call;
     call->next = c->calls;
     if (call->next)

@@ -7,22 +7,22 @@
 #ifndef ETCD_CLIENT_H
 #define ETCD_CLIENT_H
 
-#include "base/trace.h"
+#include "base/log.h"
 #include "etcd/core/kv_operation.h"
 #include "net/http.h"
 
 struct etcd_client;
 struct etcd_call;
 
-struct etcd_client_opts { /* all copied, but the trace */
+struct etcd_client_opts { /* all copied, but the log */
     enum etcd_api api;
     const char *const *urls; /* "http://10.0.0.1:2379", without a slash at the end */
     size_t count;
     struct http_tls tls;
     const char *user, *password; /* NULL: none. v3: tokens; v2: basic authentication */
-    uint64_t attempt_ms;       /* for one try: see etcd_retry_patience_ms(); 0: 3000 */
-    uint64_t seed;             /* of the random pauses */
-    const struct trace *trace; /* borrowed, may be NULL */
+    uint64_t attempt_ms;   /* for one try: see etcd_retry_patience_ms(); 0: 3000 */
+    uint64_t seed;         /* of the random pauses */
+    const struct log *log; /* borrowed, may be NULL */
 };
 
 int etcd_client_new(uv_loop_t *loop, const struct etcd_client_opts *opts,
@@ -57,7 +57,8 @@ struct etcd_call_opts {
 typedef void (*etcd_cb)(void *ctx, int status, const struct etcd_answer *answer,
                         const struct muster_error *err);
 
-/* Takes over msg's content, also on failure. out may be NULL. */
+/* Takes over msg's content, also on failure, which is MUSTER_ENOMEM: here, or while msg
+ * was encoded. out may be NULL. */
 int etcd_client_call(struct etcd_client *c, struct etcd_msg *msg,
                      const struct etcd_call_opts *opts, etcd_cb cb, void *ctx,
                      struct etcd_call **out, struct muster_error *err);

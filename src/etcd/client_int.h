@@ -1,4 +1,5 @@
-/* client_int.h - what client.c and watch.c share. */
+/* client_int.h - what client.c shares with the streams and leases on it, watch.c and
+ * lease.c. */
 #ifndef ETCD_CLIENT_INT_H
 #define ETCD_CLIENT_INT_H
 
@@ -9,13 +10,6 @@
 #include "etcd/core/watch_stream.h"
 #include "etcd/watch.h"
 
-struct http *etcd_client_http(struct etcd_client *c);
-const struct trace *etcd_client_trace(const struct etcd_client *c);
-
-/* The endpoint in use, by number, and its URL. */
-size_t etcd_client_current(const struct etcd_client *c);
-const char *etcd_client_url(const struct etcd_client *c, size_t at);
-
 /* Tells that this endpoint has failed: from now on the next one is used, unless another
  * call has moved on already. Watches at it move, too: a stream from a member whose
  * cable is pulled is just silent, and calls notice that long before it does. */
@@ -24,14 +18,9 @@ void etcd_client_failed(struct etcd_client *c, size_t at);
 /* watch.c: opens the watch's stream anew, soon, if it is at this endpoint. */
 void etcd_watch_move(struct etcd_watch *w, size_t from);
 
-/* The value of the Authorization header; NULL if it is not needed or not known yet. */
-const char *etcd_client_authorization(const struct etcd_client *c);
 bool etcd_client_needs_token(const struct etcd_client *c);
 void etcd_client_get_token(struct etcd_client *c); /* unless one is on its way */
 void etcd_client_forget_token(struct etcd_client *c);
-
-/* See etcd_pause_ms. */
-uint64_t etcd_client_pause(struct etcd_client *c, unsigned tries);
 
 /* A stream holds the client: when that closes, it waits until the stream has ended. */
 void etcd_client_hold(struct etcd_client *c);
@@ -49,21 +38,20 @@ struct etcd_watch {
     void *ctx;
 };
 
-/* The structs below are for client.c only. */
-
 struct etcd_client {
     uv_loop_t *loop;
     enum etcd_api api;
     struct http *http;
-    char **urls; /* owned, and so is each */
-    size_t count, current;
-    char *where; /* owned */
+    char **urls;           /* owned, and so is each */
+    size_t count, current; /* current: the endpoint in use */
+    char *where;           /* owned */
     uint64_t attempt_ms;
-    char *user, *password;  /* owned, or NULL */
-    char *authorization;    /* owned: v2's header, or v3's token once we have it */
+    char *user, *password; /* owned, or NULL */
+    /* owned: v2's header, or v3's token; NULL: not needed, or not known yet */
+    char *authorization;
     struct etcd_call *auth; /* under way */
     struct rng rng;
-    const struct trace *trace;
+    const struct log *log;
     struct etcd_call *calls;
     struct {
         struct etcd_watch *first, *last;

@@ -23,33 +23,23 @@ struct etcd_kv {
     enum etcd_api api;
 };
 
-/* All copy what they are given; out may be NULL. A missing key is not an error: held
- * says that it is not present. */
-int etcd_kv_get(const struct etcd_kv *kv, struct span path, uint64_t timeout_ms,
-                etcd_held_cb cb, void *ctx, struct etcd_op **out,
-                struct muster_error *err);
+struct etcd_kv_request {
+    enum kv_operation_kind kind;
+    struct span path;           /* all but PUT; LIST: ends in "/" */
+    const struct etcd_put *put; /* PUT */
+    bool directory;             /* DELETE: with all below it */
+    uint64_t revision;          /* WAIT: the last one whose changes are known */
+    uint64_t timeout_ms;
+};
 
-int etcd_kv_put(const struct etcd_kv *kv, const struct etcd_put *put,
-                uint64_t timeout_ms, etcd_held_cb cb, void *ctx, struct etcd_op **out,
-                struct muster_error *err);
-
-/* held->present says whether there was something to delete. */
-int etcd_kv_delete(const struct etcd_kv *kv, struct span path, bool directory,
-                   uint64_t timeout_ms, etcd_held_cb cb, void *ctx,
-                   struct etcd_op **out, struct muster_error *err);
-
-/* Lists the keys directly below path, which ends in "/"; a missing directory counts as
- * empty. */
-int etcd_kv_list(const struct etcd_kv *kv, struct span path, uint64_t timeout_ms,
-                 etcd_held_cb cb, void *ctx, struct etcd_op **out,
-                 struct muster_error *err);
-
-/* Calls back once something at path (below it, if it ends in "/") may have changed
- * after that revision; the caller then reads again. MUSTER_ETIMEDOUT if nothing has
+/* Copies what it is given; out may be NULL. A missing key is not an error: held says
+ * that it is not present, and for DELETE that there was nothing to delete; a missing
+ * directory counts as empty. WAIT ends once something at path (below it, if it ends in
+ * "/") may have changed; the caller then reads again. MUSTER_ETIMEDOUT if nothing has
  * changed in time. */
-int etcd_kv_wait(const struct etcd_kv *kv, struct span path, uint64_t revision,
-                 uint64_t timeout_ms, etcd_held_cb cb, void *ctx, struct etcd_op **out,
-                 struct muster_error *err);
+int etcd_kv_start(const struct etcd_kv *kv, const struct etcd_kv_request *req,
+                  etcd_held_cb cb, void *ctx, struct etcd_op **out,
+                  struct muster_error *err);
 
 void etcd_op_cancel(struct etcd_op *op); /* NULL is fine */
 

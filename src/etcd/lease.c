@@ -16,44 +16,41 @@ struct etcd_lease {
     uint64_t
         ask_ms; /* when to send the next request; MONO_NEVER while one is under way */
     bool stopped;
-    etcd_lease_cb on_granted;
-    etcd_lease_failed_cb on_failed;
-    etcd_lease_cut_off_cb on_cut_off; /* or NULL */
-    bool cut_off;                     /* told for this lease */
-    char why[400];                    /* why the last keep-alive failed; or empty */
-    void *ctx;
+    struct etcd_lease_opts opts;
+    bool cut_off;  /* told for this lease */
+    char why[400]; /* why the last keep-alive failed; or empty */
     etcd_lease_gone_cb on_gone;
     void *gone_ctx;
 };
 
-static void ask(struct etcd_lease *l);
+static void lease_ask(struct etcd_lease *l);
 
 static void lease_on_timer(uv_timer_t *timer);
 
-static void arm(struct etcd_lease *l)
+static void lease_arm(struct etcd_lease *l)
 {
     if (!l->stopped)
-        clock_arm(
-            &l->timer, lease_on_timer,
-            MIN_OF(l->ask_ms, l->on_cut_off ? fence_due(&l->state.fence) : MONO_NEVER));
+        clock_arm(&l->timer, lease_on_timer,
+                  MIN_OF(l->ask_ms,
+                         l->opts.on_cut_off ? fence_due(&l->state.fence) : MONO_NEVER));
 }
 
-static void wait_for(struct etcd_lease *l, uint64_t ms)
+static void lease_wait_for(struct etcd_lease *l, uint64_t ms)
 {
     l->ask_ms = clock_mono_ms() + ms;
-    arm(l);
+    lease_arm(l);
 }
 
-static void cut_off(struct etcd_lease *l, const char *what)
+static void lease_cut_off(struct etcd_lease *l, const char *what)
 {
     char text[600];
 
-    if (!l->on_cut_off || l->cut_off)
+    if (!l->opts.on_cut_off || l->cut_off)
         return;
     l->cut_off = true;
     (void)snprintf(text, sizeof text, "our lease at etcd (%s) %s%s%s",
                    etcd_client_where(l->client), what, l->why[0] ? ": " : "", l->why);
-    l->on_cut_off(l->ctx, text);
+    l->opts.on_cut_off(l->opts.ctx, text);
 }
 
 static void lease_on_timer(uv_timer_t *timer)
@@ -62,26 +59,22 @@ static void lease_on_timer(uv_timer_t *timer)
     const uint64_t now = clock_mono_ms();
 
     if (now >= l->ask_ms)
-        ask(l); /* First: if we were stopped for a while, we ask before we judge. */
+        lease_ask(
+            l); /* First: if we were stopped for a while, we ask before we judge. */
     if (fence_passed(&l->state.fence, now))
-        cut_off(l, "could not be kept alive in time");
-    arm(l);
+        lease_cut_off(l, "could not be kept alive in time");
+    lease_arm(l);
 }
 
-/* Sends the message unless rc says that encoding it failed. Fails only if memory runs
- * out. */
-static int request(struct etcd_lease *l, int rc, struct etcd_msg *m,
-                   uint64_t timeout_ms, etcd_cb cb)
+/* Fails only if memory runs out. */
+static int lease_request(struct etcd_lease *l, struct etcd_msg *m, uint64_t timeout_ms,
+                         etcd_cb cb)
 {
     const struct etcd_call_opts opts = { .timeout_ms = timeout_ms,
                                          .attempt_ms =
                                              lease_grant_attempt_ms(&l->state),
                                          .expect = ETCD3_EXPECT_LEASE };
 
-    if (rc < 0) {
-        etcd_msg_fini(m);
-        return rc;
-    }
     return etcd_client_call(l->client, m, &opts, cb, l, &l->call, NULL);
 }
 
@@ -98,31 +91,32 @@ static void lease_on_answer(void *ctx, int status, const struct etcd_answer *ans
         l->why[0] = '\0';
         l->cut_off = false;
     }
-    wait_for(l, pause);
+    lease_wait_for(l, pause);
     switch (outcome) {
     case ETCD_GRANT_KEPT:
         return;
     case ETCD_GRANT_NEW:
-        l->on_granted(l->ctx, l->state.id);
+        l->opts.on_granted(l->opts.ctx, l->state.id);
         return;
     case ETCD_GRANT_NONE:
-        l->on_failed(l->ctx, err);
+        if (l->opts.on_failed)
+            l->opts.on_failed(l->opts.ctx, err);
         return;
     case ETCD_GRANT_RAN_OUT:
-        trace(etcd_client_trace(l->client), TRACE_WARN,
-              "our lease at etcd (%s) has run out: asking for another one",
-              etcd_client_where(l->client));
-        cut_off(l, "has run out");
+        log_line(l->client->log, LOG_WARN, AT_RENDEZVOUS,
+                 "our lease at etcd (%s) has run out: asking for another one",
+                 etcd_client_where(l->client));
+        lease_cut_off(l, "has run out");
         return;
     case ETCD_GRANT_LATE:
         (void)snprintf(l->why, sizeof l->why, "%.399s", err->text);
-        trace(etcd_client_trace(l->client), TRACE_WARN,
-              "our lease could not be kept alive, trying again: %s", err->text);
+        log_line(l->client->log, LOG_WARN, AT_RENDEZVOUS,
+                 "our lease could not be kept alive, trying again: %s", err->text);
         return;
     }
 }
 
-static void ask(struct etcd_lease *l)
+static void lease_ask(struct etcd_lease *l)
 {
     const uint64_t ms = lease_grant_timeout_ms(&l->state);
     struct etcd_msg m;
@@ -130,31 +124,28 @@ static void ask(struct etcd_lease *l)
     etcd_msg_init(&m);
     l->ask_ms = MONO_NEVER;
     lease_grant_sent(&l->state, clock_mono_ms());
-    if (request(l, lease_grant_encode(&l->state, &m), &m, ms, lease_on_answer) < 0)
-        wait_for(l, 1000);
+    (void)lease_grant_encode(&l->state, &m);
+    if (lease_request(l, &m, ms, lease_on_answer) < 0)
+        lease_wait_for(l, 1000);
 }
 
 /* ---- Open and close ---- */
 
-int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
-                     etcd_lease_cb on_granted, etcd_lease_failed_cb on_failed,
-                     void *ctx, struct etcd_lease **out, struct muster_error *err)
+int etcd_lease_start(struct etcd_client *c, const struct etcd_lease_opts *opts,
+                     struct etcd_lease **out, struct muster_error *err)
 {
     struct etcd_lease *l = mem_calloc(1, sizeof *l);
 
-    if (!l || uv_timer_init(etcd_client_loop(c), &l->timer) < 0) {
-        mem_free(l);
+    if (!l)
         return err_nomem(err);
-    }
     l->client = c;
-    l->on_granted = on_granted;
-    l->on_failed = on_failed;
-    l->ctx = ctx;
+    l->opts = *opts;
+    (void)uv_timer_init(c->loop, &l->timer); /* cannot fail */
     l->timer.data = l;
     l->ask_ms = MONO_NEVER;
-    lease_grant_init(&l->state, ttl_s, seed);
+    lease_grant_init(&l->state, opts->ttl_s, opts->seed);
     etcd_client_hold(c);
-    ask(l);
+    lease_ask(l);
     *out = l;
     return 0;
 }
@@ -162,12 +153,6 @@ int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
 int64_t etcd_lease_id(const struct etcd_lease *l)
 {
     return l->state.id;
-}
-
-void etcd_lease_fence(struct etcd_lease *l, etcd_lease_cut_off_cb cb)
-{
-    l->on_cut_off = cb;
-    arm(l);
 }
 
 uint64_t etcd_lease_fence_due(const struct etcd_lease *l)
@@ -178,7 +163,7 @@ uint64_t etcd_lease_fence_due(const struct etcd_lease *l)
 void etcd_lease_check(struct etcd_lease *l)
 {
     if (!l->call)
-        wait_for(l, 0);
+        lease_wait_for(l, 0);
 }
 
 static void lease_on_timer_closed(uv_handle_t *handle)
@@ -192,7 +177,7 @@ static void lease_on_timer_closed(uv_handle_t *handle)
     etcd_client_release(c);
 }
 
-static void end(struct etcd_lease *l)
+static void lease_end(struct etcd_lease *l)
 {
     if (!l->stopped)
         uv_close((uv_handle_t *)&l->timer, lease_on_timer_closed);
@@ -208,7 +193,7 @@ static void on_revoked(void *ctx, int status, const struct etcd_answer *answer,
     (void)answer;
     (void)err;
     l->call = NULL;
-    end(l);
+    lease_end(l);
 }
 
 void etcd_lease_stop(struct etcd_lease *l, uint64_t timeout_ms, etcd_lease_gone_cb cb,
@@ -221,13 +206,15 @@ void etcd_lease_stop(struct etcd_lease *l, uint64_t timeout_ms, etcd_lease_gone_
         return;
     etcd_call_cancel(l->call);
     l->call = NULL;
-    l->on_cut_off = NULL;
+    l->opts.on_cut_off = NULL;
     (void)uv_timer_stop(&l->timer);
     l->on_gone = cb;
     l->gone_ctx = ctx;
     etcd_msg_init(&m);
-    if (!id || request(l, etcd3_encode_revoke(&m, id), &m, timeout_ms, on_revoked) < 0)
-        end(l);
+    if (id)
+        (void)etcd3_encode_revoke(&m, id);
+    if (!id || lease_request(l, &m, timeout_ms, on_revoked) < 0)
+        lease_end(l);
 }
 
 void etcd_lease_drop(struct etcd_lease *l)
@@ -236,5 +223,5 @@ void etcd_lease_drop(struct etcd_lease *l)
         return;
     etcd_call_cancel(l->call);
     l->call = NULL;
-    end(l);
+    lease_end(l);
 }

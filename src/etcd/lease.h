@@ -16,18 +16,24 @@ typedef void (*etcd_lease_failed_cb)(void *ctx, const struct muster_error *err);
 typedef void (*etcd_lease_gone_cb)(void *ctx);
 typedef void (*etcd_lease_cut_off_cb)(void *ctx, const char *why);
 
-/* on_failed is called for each grant that failed; the lease tries again by itself. The
- * client must outlive the lease. */
-int etcd_lease_start(struct etcd_client *c, uint64_t ttl_s, uint64_t seed,
-                     etcd_lease_cb on_granted, etcd_lease_failed_cb on_failed,
-                     void *ctx, struct etcd_lease **out, struct muster_error *err);
+struct etcd_lease_opts {
+    uint64_t ttl_s, seed;
+    etcd_lease_cb on_granted;
+    /* Called for each grant that failed; the lease tries again by itself. Or NULL. */
+    etcd_lease_failed_cb on_failed;
+    /* Called when the lease is about to run out, as far as we can know, and at the
+     * latest when it has run out: what the others see in the keys under it holds for
+     * that long alone. Once for each lease. Or NULL. */
+    etcd_lease_cut_off_cb on_cut_off;
+    void *ctx;
+};
+
+/* The client must outlive the lease. */
+int etcd_lease_start(struct etcd_client *c, const struct etcd_lease_opts *opts,
+                     struct etcd_lease **out, struct muster_error *err);
 int64_t etcd_lease_id(const struct etcd_lease *l); /* 0: none at present */
 
-/* From now on cb is called when the lease is about to run out, as far as we can know,
- * and at the latest when it has run out: what the others see in the keys under it holds
- * for that long alone. It is called once for each lease. */
-void etcd_lease_fence(struct etcd_lease *l, etcd_lease_cut_off_cb cb);
-/* When that will be if no keep-alive succeeds from now on, by clock_mono_ms; or
+/* When on_cut_off will come if no keep-alive succeeds from now on, by clock_mono_ms; or
  * MONO_NEVER. */
 uint64_t etcd_lease_fence_due(const struct etcd_lease *l);
 

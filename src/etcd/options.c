@@ -155,7 +155,7 @@ static int read_patience(struct etcd_conf *conf, enum etcd_backend backend,
 }
 
 int etcd_conf_read(struct etcd_conf *conf, enum etcd_backend backend,
-                   const struct rdzv_params *params, const struct trace *trace,
+                   const struct rdzv_params *params, const struct log *log,
                    struct muster_error *err)
 {
     int rc;
@@ -179,7 +179,7 @@ int etcd_conf_read(struct etcd_conf *conf, enum etcd_backend backend,
     conf->client.tls.ca_file = conf_text(params, names[backend].ca);
     conf->client.tls.cert_file = conf_text(params, names[backend].cert);
     conf->client.tls.key_file = conf_text(params, names[backend].key);
-    conf->client.trace = trace;
+    conf->client.log = log;
     conf->client.seed = rng_mix(uv_hrtime() ^ (uint64_t)uv_os_getpid() << 40);
     if (backend != ETCD_BACKEND_V2)
         conf->prefix = conf_text(

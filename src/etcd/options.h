@@ -21,7 +21,7 @@ struct etcd_conf {
  * torch, all three take a list of endpoints, "h1:2379,h2:2379". conf borrows from
  * params. */
 int etcd_conf_read(struct etcd_conf *conf, enum etcd_backend backend,
-                   const struct rdzv_params *params, const struct trace *trace,
+                   const struct rdzv_params *params, const struct log *log,
                    struct muster_error *err);
 void etcd_conf_fini(struct etcd_conf *conf); /* NULL and zeroed are fine */
 

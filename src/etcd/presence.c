@@ -16,18 +16,18 @@ struct etcd_presence {
     struct etcd_watch *watch;
     struct etcd_op *put;
     uv_timer_t timer; /* to put again */
-    etcd_gone_cb cb;
-    etcd_cut_off_cb cut_off;
+    void (*on_gone)(void *ctx, struct span name);
+    void (*on_cut_off)(void *ctx, const char *why);
     void *ctx;
     void (*on_stopped)(void *ctx);
     void *stopped_ctx;
 };
 
-static void put(struct etcd_presence *p);
+static void presence_put(struct etcd_presence *p);
 
-static void on_put_again(uv_timer_t *timer)
+static void presence_on_put_again(uv_timer_t *timer)
 {
-    put(timer->data);
+    presence_put(timer->data);
 }
 
 static void presence_on_put(void *ctx, int status, const struct etcd_held *held,
@@ -39,41 +39,38 @@ static void presence_on_put(void *ctx, int status, const struct etcd_held *held,
     (void)err; /* The reads and writes of the state report such an error. */
     p->put = NULL;
     if (status == MUSTER_ENOENT)
-        etcd_lease_check(p->lease); /* It has run out: on_granted() puts again. */
+        etcd_lease_check(
+            p->lease); /* It has run out: presence_on_granted() puts again. */
     else if (status < 0)
-        (void)uv_timer_start(&p->timer, on_put_again, 1000, 0);
+        (void)uv_timer_start(&p->timer, presence_on_put_again, 1000, 0);
 }
 
-static void put(struct etcd_presence *p)
+static void presence_put(struct etcd_presence *p)
 {
     const struct etcd_put put = { .path = span_str(p->path),
                                   .value = span_str("1"),
                                   .lease = etcd_lease_id(p->lease) };
+    const struct etcd_kv_request req = { .kind = KV_OPERATION_PUT,
+                                         .put = &put,
+                                         .timeout_ms = PUT_MS };
 
     etcd_op_cancel(p->put);
     p->put = NULL;
-    if (put.lease &&
-        etcd_kv_put(&p->kv, &put, PUT_MS, presence_on_put, p, &p->put, NULL) < 0)
-        (void)uv_timer_start(&p->timer, on_put_again, 1000, 0);
+    if (put.lease && etcd_kv_start(&p->kv, &req, presence_on_put, p, &p->put, NULL) < 0)
+        (void)uv_timer_start(&p->timer, presence_on_put_again, 1000, 0);
 }
 
-static void on_granted(void *ctx, int64_t id)
+static void presence_on_granted(void *ctx, int64_t id)
 {
     (void)id;
-    put(ctx);
-}
-
-static void on_not_granted(void *ctx, const struct muster_error *err)
-{
-    (void)ctx;
-    (void)err;
+    presence_put(ctx);
 }
 
 static void presence_on_cut_off(void *ctx, const char *why)
 {
-    struct etcd_presence *p = ctx;
+    const struct etcd_presence *p = ctx;
 
-    p->cut_off(p->ctx, why);
+    p->on_cut_off(p->ctx, why);
 }
 
 uint64_t etcd_presence_fence_due(const struct etcd_presence *p)
@@ -93,26 +90,11 @@ static void presence_on_change(void *ctx, const struct etcd3_reply *events)
         if (!ev->deleted || ev->kv.key.n <= n || memcmp(ev->kv.key.p, p->dir, n) != 0)
             continue;
         if (span_eq(ev->kv.key, span_str(p->path)))
-            put(p); /* Our own key has expired: the cluster was unreachable too long. */
+            presence_put(
+                p); /* Our own key has expired: the cluster was unreachable too long. */
         else
-            p->cb(p->ctx, span_of(ev->kv.key.p + n, ev->kv.key.n - n));
+            p->on_gone(p->ctx, span_of(ev->kv.key.p + n, ev->kv.key.n - n));
     }
-}
-
-static int watch(struct etcd_presence *p, struct muster_error *err)
-{
-    struct buf end;
-    int rc;
-
-    buf_init(&end, SIZE_MAX);
-    rc = etcd3_prefix_end(&end, span_str(p->dir));
-    if (rc == 0)
-        rc = etcd_watch_start(p->kv.client, span_str(p->dir), buf_span(&end), true, 0,
-                              presence_on_change, p, &p->watch, err);
-    else
-        err_nomem(err);
-    buf_fini(&end);
-    return rc;
 }
 
 /* ---- Open and close ---- */
@@ -135,7 +117,7 @@ static void presence_on_timer_closed(uv_handle_t *handle)
         cb(ctx);
 }
 
-static void on_lease_gone(void *ctx)
+static void presence_on_lease_gone(void *ctx)
 {
     struct etcd_presence *p = ctx;
 
@@ -149,7 +131,7 @@ void etcd_presence_stop(struct etcd_presence *p, void (*cb)(void *ctx), void *ct
     etcd_op_cancel(p->put);
     etcd_watch_stop(p->watch);
     (void)uv_timer_stop(&p->timer);
-    etcd_lease_stop(p->lease, STOP_MS, on_lease_gone, p);
+    etcd_lease_stop(p->lease, STOP_MS, presence_on_lease_gone, p);
 }
 
 /* The old key stays, under our lease: deleting it would tell the others that the node
@@ -162,36 +144,44 @@ int etcd_presence_rename(struct etcd_presence *p, const char *name)
         return MUSTER_ENOMEM;
     mem_free(p->path);
     p->path = path;
-    put(p);
+    presence_put(p);
     return 0;
 }
 
-int etcd_presence_start(const struct etcd_kv *kv, const char *dir, const char *name,
-                        uint64_t ttl_s, etcd_gone_cb cb, etcd_cut_off_cb cut_off,
-                        void *ctx, struct etcd_presence **out, struct muster_error *err)
+int etcd_presence_start(const struct etcd_kv *kv, const struct etcd_presence_opts *opts,
+                        struct etcd_presence **out, struct muster_error *err)
 {
     struct etcd_presence *p = mem_calloc(1, sizeof *p);
+    const struct etcd_watch_opts others = { .key = span_str(opts->dir),
+                                            .below = true,
+                                            .only_ends = true,
+                                            .on_change = presence_on_change,
+                                            .ctx = p };
+    const struct etcd_lease_opts lease = { .ttl_s = opts->ttl_s,
+                                           .seed = uv_hrtime() ^
+                                                   (uint64_t)uv_os_getpid() << 32,
+                                           .on_granted = presence_on_granted,
+                                           .on_cut_off = presence_on_cut_off,
+                                           .ctx = p };
     int rc;
 
     if (!p)
         return err_nomem(err);
     p->kv = *kv;
-    p->cb = cb;
-    p->cut_off = cut_off;
-    p->ctx = ctx;
-    p->dir = mem_strdup(dir);
-    p->path = mem_printf("%s%s", dir, name);
-    rc = p->dir && p->path ? watch(p, err) : err_nomem(err);
+    p->on_gone = opts->on_gone;
+    p->on_cut_off = opts->on_cut_off;
+    p->ctx = opts->ctx;
+    p->dir = mem_strdup(opts->dir);
+    p->path = mem_printf("%s%s", opts->dir, opts->name);
+    rc = p->dir && p->path ? etcd_watch_start(kv->client, &others, &p->watch, err)
+                           : err_nomem(err);
     if (rc == 0)
-        rc = etcd_lease_start(kv->client, ttl_s,
-                              uv_hrtime() ^ (uint64_t)uv_os_getpid() << 32, on_granted,
-                              on_not_granted, p, &p->lease, err);
+        rc = etcd_lease_start(kv->client, &lease, &p->lease, err);
     if (rc < 0) {
         etcd_watch_stop(p->watch);
         presence_free(p);
         return rc;
     }
-    etcd_lease_fence(p->lease, presence_on_cut_off);
     (void)uv_timer_init(etcd_client_loop(kv->client), &p->timer); /* cannot fail */
     p->timer.data = p;
     *out = p;

@@ -8,18 +8,20 @@
 
 struct etcd_presence;
 
-/* A node has ended: its key was deleted, or its lease ran out. */
-typedef void (*etcd_gone_cb)(void *ctx, struct span name);
+struct etcd_presence_opts {
+    const char *dir;  /* ends in "/" */
+    const char *name; /* of our key below it */
+    uint64_t ttl_s;
+    /* A node has ended: its key was deleted, or its lease ran out. */
+    void (*on_gone)(void *ctx, struct span name);
+    /* The others may find our key gone soon, or have done so: see lease.h. */
+    void (*on_cut_off)(void *ctx, const char *why);
+    void *ctx;
+};
 
-/* The others may find our key gone soon, or have done so: see etcd_lease_fence(). */
-typedef void (*etcd_cut_off_cb)(void *ctx, const char *why);
-
-/* dir ends in "/"; name is the name of our key below it. The client must outlive the
- * presence. */
-int etcd_presence_start(const struct etcd_kv *kv, const char *dir, const char *name,
-                        uint64_t ttl_s, etcd_gone_cb cb, etcd_cut_off_cb cut_off,
-                        void *ctx, struct etcd_presence **out,
-                        struct muster_error *err);
+/* The client must outlive the presence. */
+int etcd_presence_start(const struct etcd_kv *kv, const struct etcd_presence_opts *opts,
+                        struct etcd_presence **out, struct muster_error *err);
 
 /* As etcd_lease_fence_due(). */
 uint64_t etcd_presence_fence_due(const struct etcd_presence *p);

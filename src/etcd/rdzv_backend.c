@@ -82,6 +82,19 @@ static void fail(struct etcd_state *b, int code, const struct muster_error *why)
 static void on_defer(uv_timer_t *timer);
 static void on_events(void *ctx, const struct etcd3_reply *events);
 
+/* v3. If the watch cannot be started, the next answer tries again. */
+static void start_watch(struct etcd_state *b, uint64_t revision)
+{
+    struct etcd_watch_opts opts = { .start_revision = (int64_t)revision + 1,
+                                    .on_change = on_events,
+                                    .ctx = b };
+
+    if (b->kv.api != ETCD_V3 || b->watch)
+        return;
+    opts.key = span_str(b->names.change_key);
+    (void)etcd_watch_start(b->client, &opts, &b->watch, NULL);
+}
+
 static void answer(struct etcd_state *b, bool write, bool won,
                    const struct etcd_held *held)
 {
@@ -90,11 +103,7 @@ static void answer(struct etcd_state *b, bool write, bool won,
 
     etcd_state_event(&ev, write, won, held, token);
     etcd_seen_notified(&b->seen, held);
-    /* If the watch cannot be started, the next answer tries again. */
-    if (b->kv.api == ETCD_V3 && !b->watch)
-        (void)etcd_watch_start(
-            b->client, span_str(b->names.change_key), (struct span){ NULL, 0 }, false,
-            (int64_t)held->revision + 1, on_events, b, &b->watch, NULL);
+    start_watch(b, held->revision);
     notify(b, &ev);
     if (b->on_changed && etcd_is_stale(&b->seen)) /* It has changed since. */
         (void)uv_timer_start(&b->defer_timer, on_defer, 0, 0);
@@ -129,11 +138,15 @@ static void etcd_state_get(struct rdzv_backend *base, uint64_t timeout_ms,
                            rdzv_state_cb cb, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
-    const uint64_t ms = MIN_OF(timeout_ms, MIN_OF(b->read_ms, ETCD_REQUEST_MS));
+    const struct etcd_kv_request req = {
+        .kind = KV_OPERATION_GET,
+        .path = span_str(b->names.key),
+        .timeout_ms = MIN_OF(timeout_ms, MIN_OF(b->read_ms, ETCD_REQUEST_MS)),
+    };
 
     b->on_state = cb;
     b->state_ctx = ctx;
-    if (etcd_kv_get(&b->kv, span_str(b->names.key), ms, on_got, b, &b->req, NULL) < 0)
+    if (etcd_kv_start(&b->kv, &req, on_got, b, &b->req, NULL) < 0)
         report_not_sent(b);
 }
 
@@ -144,11 +157,15 @@ static void etcd_state_set(struct rdzv_backend *base, struct span value, bool ha
     struct etcd_state *b = etcd_state_of(base);
     const struct etcd_put put =
         etcd_state_put(&b->names, value, has_token, token, quiet, b->lease_id);
-    const uint64_t ms = MIN_OF(timeout_ms, MIN_OF(b->read_ms, ETCD_REQUEST_MS));
+    const struct etcd_kv_request req = {
+        .kind = KV_OPERATION_PUT,
+        .put = &put,
+        .timeout_ms = MIN_OF(timeout_ms, MIN_OF(b->read_ms, ETCD_REQUEST_MS)),
+    };
 
     b->on_state = cb;
     b->state_ctx = ctx;
-    if (etcd_kv_put(&b->kv, &put, ms, rdzv_backend_on_put, b, &b->req, NULL) < 0)
+    if (etcd_kv_start(&b->kv, &req, rdzv_backend_on_put, b, &b->req, NULL) < 0)
         report_not_sent(b);
 }
 
@@ -197,12 +214,16 @@ static void rdzv_backend_on_waited(void *ctx, int status, const struct etcd_held
 
 static void start_wait(struct etcd_state *b)
 {
+    const struct etcd_kv_request req = { .kind = KV_OPERATION_WAIT,
+                                         .path = span_str(b->names.key),
+                                         .revision = b->seen.revision,
+                                         .timeout_ms = UINT64_MAX };
+
     if (b->kv.api != ETCD_V2)
         return; /* v3's watch runs all the time. */
     etcd_op_cancel(b->wait);
     b->wait = NULL;
-    if (etcd_kv_wait(&b->kv, span_str(b->names.key), b->seen.revision, UINT64_MAX,
-                     rdzv_backend_on_waited, b, &b->wait, NULL) < 0)
+    if (etcd_kv_start(&b->kv, &req, rdzv_backend_on_waited, b, &b->wait, NULL) < 0)
         (void)uv_timer_start(&b->defer_timer, on_defer, 1000, 0);
 }
 
@@ -275,10 +296,7 @@ static int open_v2(struct etcd_state *b, struct muster_error *err)
     struct etcd_msg m;
 
     etcd_msg_init(&m);
-    if (etcd2_encode_machines(&m) < 0) {
-        etcd_msg_fini(&m);
-        return err_nomem(err);
-    }
+    (void)etcd2_encode_machines(&m);
     return etcd_client_call(b->client, &m, &opts, on_machines, b, NULL, err);
 }
 
@@ -313,6 +331,12 @@ static void on_late_failure(uv_timer_t *timer)
 static void open_backend(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
+    const struct etcd_lease_opts lease = { .ttl_s = ETCD_RUN_TTL_S,
+                                           .seed =
+                                               uv_hrtime() ^ (uint64_t)uv_os_getpid(),
+                                           .on_granted = on_granted,
+                                           .on_failed = on_not_granted,
+                                           .ctx = b };
     struct muster_error err = { 0 };
     int rc;
 
@@ -322,9 +346,7 @@ static void open_backend(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
     if (b->kv.api == ETCD_V2)
         rc = open_v2(b, &err);
     else
-        rc = etcd_lease_start(b->client, ETCD_RUN_TTL_S,
-                              uv_hrtime() ^ (uint64_t)uv_os_getpid(), on_granted,
-                              on_not_granted, b, &b->lease, &err);
+        rc = etcd_lease_start(b->client, &lease, &b->lease, &err);
     if (rc < 0)
         (void)uv_timer_start(&b->defer_timer, on_late_failure, 0, 0);
 }
@@ -351,15 +373,19 @@ static void presence(struct rdzv_backend *base, const char *self, rdzv_peer_cb c
                      rdzv_cut_off_cb cut_off, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
+    const struct etcd_presence_opts opts = { .dir = b->names.nodes,
+                                             .name = self,
+                                             .ttl_s = b->lease_ttl_s,
+                                             .on_gone = on_peer_gone,
+                                             .on_cut_off = on_cut_off,
+                                             .ctx = b };
     int rc;
 
     b->on_peer = cb;
     b->on_cut_off = cut_off;
     b->peer_ctx = ctx;
-    rc = b->presence
-             ? etcd_presence_rename(b->presence, self)
-             : etcd_presence_start(&b->kv, b->names.nodes, self, b->lease_ttl_s,
-                                   on_peer_gone, on_cut_off, b, &b->presence, NULL);
+    rc = b->presence ? etcd_presence_rename(b->presence, self)
+                     : etcd_presence_start(&b->kv, &opts, &b->presence, NULL);
     (void)rc; /* Without it the keep-alive times still show who has gone, but later. */
 }
 
@@ -472,7 +498,7 @@ static const struct rdzv_backend_ops v3_ops =
     OPS("etcd-v3", presence, presence_fence_due);
 
 static int state_new(uv_loop_t *loop, enum etcd_backend kind,
-                     const struct rdzv_params *params, const struct trace *trace,
+                     const struct rdzv_params *params, const struct log *log,
                      struct rdzv_backend **out, struct muster_error *err)
 {
     struct etcd_state *b;
@@ -481,7 +507,7 @@ static int state_new(uv_loop_t *loop, enum etcd_backend kind,
 
     if (!params->run_id || !params->run_id[0])
         return err_set(err, MUSTER_EINVAL, "The run id must be a non-empty string.");
-    rc = etcd_conf_read(&conf, kind, params, trace, err);
+    rc = etcd_conf_read(&conf, kind, params, log, err);
     if (rc < 0)
         return rc;
     b = mem_calloc(1, sizeof *b);
@@ -510,15 +536,15 @@ static int state_new(uv_loop_t *loop, enum etcd_backend kind,
 }
 
 int backend_etcd2_new(uv_loop_t *loop, const struct rdzv_params *params,
-                      const struct trace *trace, struct rdzv_backend **out,
+                      const struct log *log, struct rdzv_backend **out,
                       struct muster_error *err)
 {
-    return state_new(loop, ETCD_BACKEND_V2, params, trace, out, err);
+    return state_new(loop, ETCD_BACKEND_V2, params, log, out, err);
 }
 
 int backend_etcd3_new(uv_loop_t *loop, const struct rdzv_params *params,
-                      const struct trace *trace, struct rdzv_backend **out,
+                      const struct log *log, struct rdzv_backend **out,
                       struct muster_error *err)
 {
-    return state_new(loop, ETCD_BACKEND_V3, params, trace, out, err);
+    return state_new(loop, ETCD_BACKEND_V3, params, log, out, err);
 }

@@ -13,12 +13,18 @@ struct etcd_watch;
 
 typedef void (*etcd_watch_cb)(void *ctx, const struct etcd3_reply *events);
 
-/* Watches from start_revision on, or from now on if that is 0. key and end are copied;
- * without an end only the key is watched. only_ends: report only deletions and
- * expiries. The client must outlive the watch. */
-int etcd_watch_start(struct etcd_client *c, struct span key, struct span end,
-                     bool only_ends, int64_t start_revision, etcd_watch_cb on_change,
-                     void *ctx, struct etcd_watch **out, struct muster_error *err);
+struct etcd_watch_opts {
+    struct span key;        /* copied */
+    bool below;             /* every key that begins with it, not the key alone */
+    bool only_ends;         /* report only deletions and expiries */
+    int64_t start_revision; /* 0: from now on */
+    etcd_watch_cb on_change;
+    void *ctx;
+};
+
+/* The client must outlive the watch. */
+int etcd_watch_start(struct etcd_client *c, const struct etcd_watch_opts *opts,
+                     struct etcd_watch **out, struct muster_error *err);
 void etcd_watch_stop(struct etcd_watch *w); /* NULL is fine */
 
 #endif

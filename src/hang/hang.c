@@ -45,7 +45,7 @@ struct hang {
     struct hang_opts opts;
     struct hang_node node;
     struct hang_judge judge;
-    struct channel *channel;
+    struct session *session;
     struct stacks_target *targets; /* owned, as are the next two */
     struct worker_files *workers;
     struct written *files; /* two for each worker, and the progress file */
@@ -58,7 +58,7 @@ struct hang {
     unsigned generation; /* counts beginnings and ends of attempts */
     unsigned asked;      /* the generation of the last question: an answer that comes
                             in a later one is dropped */
-    unsigned pending;    /* callbacks to come, not counting the channel's */
+    unsigned pending;    /* callbacks to come, not counting the session's */
     bool closed;
     struct stack_sample sample; /* owned: to be reported if the job does hang */
 };
@@ -93,7 +93,8 @@ static int worker_file(struct worker_files *w, int which)
     return w->fds[which];
 }
 
-static struct span read_file(struct worker_files *w, int which, char *room, size_t size)
+static struct span read_worker_file(struct worker_files *w, int which, char *room,
+                                    size_t size)
 {
     const int fd = worker_file(w, which);
     const ssize_t n = fd < 0 ? -1 : pread(fd, room, size - 1, 0);
@@ -109,7 +110,7 @@ static bool read_schedstat(struct worker_files *w, uint64_t *ran_us)
     char room[128];
     unsigned long long ran, waited, count;
 
-    (void)read_file(w, SCHEDSTAT, room, sizeof room);
+    (void)read_worker_file(w, SCHEDSTAT, room, sizeof room);
     if (sscanf(room, "%llu %llu %llu", &ran, &waited, &count) != 3)
         return false;
     *ran_us = ran / 1000;
@@ -121,7 +122,7 @@ static uint64_t read_waits(struct worker_files *w)
     struct stack_process p = { 0 };
     char room[4096];
 
-    (void)procfs_switches(&p, read_file(w, STATUS, room, sizeof room));
+    (void)procfs_switches(&p, read_worker_file(w, STATUS, room, sizeof room));
     return p.switches;
 }
 
@@ -130,7 +131,8 @@ static uint64_t read_cpu(struct worker_files *w)
     struct stack_process p = { 0 };
     char room[1024];
 
-    (void)procfs_cpu(&p, read_file(w, STAT, room, sizeof room), sysconf(_SC_CLK_TCK));
+    (void)procfs_cpu(&p, read_worker_file(w, STAT, room, sizeof room),
+                     sysconf(_SC_CLK_TCK));
     return p.cpu_ms * 1000;
 }
 
@@ -141,7 +143,7 @@ static uint64_t read_bytes(struct worker_files *w)
     char room[512];
     unsigned long long bytes = 0;
 
-    (void)read_file(w, IO, room, sizeof room);
+    (void)read_worker_file(w, IO, room, sizeof room);
     const char *line = strstr(room, "wchar:");
     return line && sscanf(line, "wchar: %llu", &bytes) == 1 ? bytes : 0;
 }
@@ -232,7 +234,7 @@ static void look_at_output(struct hang *h, size_t local_rank, uint64_t now)
     }
 }
 
-static void look(struct hang *h)
+static void look_at_workers(struct hang *h)
 {
     const uint64_t now = clock_mono_ms();
     const size_t count = h->opts.targets(h->opts.ctx, h->targets, h->opts.most);
@@ -279,14 +281,14 @@ static void forget_own_words(struct hang *h)
     const uint64_t quiet_ms = h->node.quiet_ms;
 
     if (h->on)
-        look(h);
+        look_at_workers(h);
     h->node.quiet_ms = quiet_ms;
 }
 
 /* --- memory ----------------------------------------------------------------------- */
 
 /* Callbacks may come after hang_close: the last of them frees the memory. */
-static void release(struct hang *h)
+static void hang_release(struct hang *h)
 {
     if (h->pending > 0 || !h->closed)
         return;
@@ -302,14 +304,14 @@ static void release(struct hang *h)
 
 struct answer {
     struct hang *h;
-    struct channel_question *q; /* NULL: for ourselves */
+    struct session_question *q; /* NULL: for ourselves */
     uint64_t time_ms;
     unsigned generation;
 };
 
-static void hear(struct hang *h, const struct hang_pulse *all, bool complete);
+static void hear_answers(struct hang *h, const struct hang_pulse *all, bool complete);
 
-static void answer(struct answer *a)
+static void answer_question(struct answer *a)
 {
     struct hang *h = a->h;
     struct hang_pulse p = { 0 };
@@ -320,10 +322,10 @@ static void answer(struct answer *a)
     if (a->q) {
         buf_init(&b, SIZE_MAX);
         (void)hang_pulse_print(&b, &p);
-        channel_answer(a->q, buf_span(&b));
+        session_answer(a->q, buf_span(&b));
         buf_fini(&b);
     } else {
-        hear(h, &p, true);
+        hear_answers(h, &p, true);
     }
     mem_free(a);
 }
@@ -343,25 +345,25 @@ static void hang_on_stacks(void *ctx, struct stack_sample *sample)
     if (h->on && a->generation == h->generation)
         hang_node_stacks(&h->node, sample);
     h->pending--;
-    answer(a);
-    release(h);
+    answer_question(a);
+    hang_release(h);
 }
 
 static void take_question(struct hang *h, const struct hang_question *q,
-                          struct channel_question *from)
+                          struct session_question *from)
 {
     struct answer *a = mem_calloc(1, sizeof *a);
 
     if (!a) {
         if (from)
-            channel_answer(from, span_of(NULL, 0));
+            session_answer(from, span_of(NULL, 0));
         else
-            hear(h, &(struct hang_pulse){ 0 }, false);
+            hear_answers(h, &(struct hang_pulse){ 0 }, false);
         return;
     }
     *a = (struct answer){ h, from, q->time_ms, h->generation };
     if (h->on)
-        look(h);
+        look_at_workers(h);
     if (q->begin)
         hang_node_begin(&h->node);
     const bool stacks =
@@ -372,17 +374,17 @@ static void take_question(struct hang *h, const struct hang_question *q,
                        hang_on_stacks, a, NULL) == 0)
         h->pending++;
     else
-        answer(a);
+        answer_question(a);
 }
 
-static void hang_on_question(void *ctx, struct channel_question *q, struct span payload)
+static void hang_on_question(void *ctx, struct session_question *q, struct span payload)
 {
     struct hang_question question;
 
     if (hang_question_parse(&question, payload) == 0)
         take_question(ctx, &question, q);
     else
-        channel_answer(q, span_of(NULL, 0));
+        session_answer(q, span_of(NULL, 0));
 }
 
 /* --- the node that decides -------------------------------------------------------- */
@@ -403,10 +405,10 @@ static void hang_on_full(void *ctx, struct stack_sample *sample)
         *sample = (struct stack_sample){ 0 };
         ask_if_due(h);
     }
-    release(h);
+    hang_release(h);
 }
 
-static void read_stacks(struct hang *h)
+static void read_suspects(struct hang *h)
 {
     if (stacks_of_job(h->opts.stacks, time_for_stacks(h->opts.time_ms), hang_on_full, h,
                       NULL) == 0) {
@@ -417,7 +419,7 @@ static void read_stacks(struct hang *h)
     }
 }
 
-static void report(struct hang *h, uint64_t silent_ms)
+static void report_hang(struct hang *h, uint64_t silent_ms)
 {
     struct stack_findings f;
 
@@ -431,7 +433,7 @@ static void report(struct hang *h, uint64_t silent_ms)
     forget_own_words(h);
 }
 
-static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
+static void hear_answers(struct hang *h, const struct hang_pulse *all, bool complete)
 {
     const uint64_t silent_ms = MIN_OF(all->quiet_ms, all->calm_ms);
 
@@ -440,10 +442,10 @@ static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
         return;
     switch (hang_judge_hear(&h->judge, clock_mono_ms(), all, complete)) {
     case HANG_SUSPECTED:
-        read_stacks(h);
+        read_suspects(h);
         break;
     case HANG_FOUND:
-        report(h, silent_ms);
+        report_hang(h, silent_ms);
         break;
     case HANG_OVER:
         h->opts.on_over(h->opts.ctx);
@@ -455,7 +457,7 @@ static void hear(struct hang *h, const struct hang_pulse *all, bool complete)
         stack_sample_fini(&h->sample);
 }
 
-static void hang_on_answers(void *ctx, const struct channel_answer *answers,
+static void hang_on_answers(void *ctx, const struct session_answer *answers,
                             size_t count, bool complete)
 {
     struct hang *h = ctx;
@@ -470,23 +472,23 @@ static void hang_on_answers(void *ctx, const struct channel_answer *answers,
         else
             complete = false;
     }
-    hear(h, &all, complete);
+    hear_answers(h, &all, complete);
 }
 
-static void ask(struct hang *h)
+static void ask_nodes(struct hang *h)
 {
     const struct hang_question q = hang_judge_ask(&h->judge);
     struct buf b;
 
     h->asking = true;
     h->asked = h->generation;
-    if (!h->channel || !channel_shared(h->channel)) {
+    if (!h->session || !session_shared(h->session)) {
         take_question(h, &q, NULL);
         return;
     }
     buf_init(&b, SIZE_MAX);
     if (hang_question_print(&b, &q) == 0 &&
-        channel_ask(h->channel, KIND, buf_span(&b),
+        session_ask(h->session, KIND, buf_span(&b),
                     time_for_stacks(h->opts.time_ms) + TRAVEL_MS, hang_on_answers, h,
                     NULL) != 0)
         h->asking = false;
@@ -497,7 +499,7 @@ static void ask_if_due(struct hang *h)
 {
     if (!h->asking && clock_mono_ms() >= h->judge.due_ms &&
         h->opts.decides(h->opts.ctx))
-        ask(h);
+        ask_nodes(h);
 }
 
 static void hang_on_timer(uv_timer_t *timer)
@@ -505,7 +507,7 @@ static void hang_on_timer(uv_timer_t *timer)
     struct hang *h = timer->data;
     const uint64_t now = clock_mono_ms();
 
-    look(h);
+    look_at_workers(h);
     ask_if_due(h);
     /* Often enough to ask in time if a rank may hang. */
     if ((h->judge.stage == HANG_LOOK || h->judge.stage == HANG_SUSPECT) &&
@@ -539,7 +541,7 @@ int hang_open(const struct hang_opts *opts, struct hang **out, struct muster_err
     if (!h->targets || !h->workers || !h->files ||
         hang_node_init(&h->node, opts->most, clock_mono_ms()) != 0) {
         h->closed = true;
-        release(h);
+        hang_release(h);
         return err_nomem(err);
     }
     for (size_t i = 0; i < opts->most; i++)
@@ -551,10 +553,10 @@ int hang_open(const struct hang_opts *opts, struct hang **out, struct muster_err
     return 0;
 }
 
-int hang_channel(struct hang *h, struct channel *channel)
+int hang_session(struct hang *h, struct session *session)
 {
-    h->channel = channel;
-    return channel_on_question(channel, KIND, hang_on_question, h);
+    h->session = session;
+    return session_on_question(session, KIND, hang_on_question, h);
 }
 
 void hang_begin(struct hang *h)
@@ -585,7 +587,7 @@ static void hang_on_closed(uv_handle_t *handle)
     struct hang *h = handle->data;
 
     h->pending--;
-    release(h);
+    hang_release(h);
 }
 
 void hang_close(struct hang *h)

@@ -37,9 +37,9 @@ int hang_open(const struct hang_opts *opts, struct hang **out,
               struct muster_error *err);
 void hang_close(struct hang *h); /* NULL is fine */
 
-/* Other nodes can be asked from now on, and ask. The channel must be closed in the same
+/* Other nodes can be asked from now on, and ask. The session must be closed in the same
  * turn of the loop as this, and after it. */
-int hang_channel(struct hang *h, struct channel *channel);
+int hang_session(struct hang *h, struct session *session);
 
 /* The workers of an attempt run; they are being ended. */
 void hang_begin(struct hang *h);

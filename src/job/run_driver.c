@@ -1,5 +1,5 @@
 /* run_driver.c - the runs that live in a store server, one for each run id; the store's
- * tenant (store/tenant.h).
+ * extension (store/extension.h).
  *
  * Nodes of ours talk to a run (job/core/run.h) over store connections. The key that
  * torchrun's nodes read and compare-and-set shows its seats. To the store that key is
@@ -24,12 +24,13 @@
 #include "rendezvous/core/rank_exchange.h"
 #include "store/core/quote.h"
 #include "store/core/reserved.h"
-#include "store/tenant.h"
+#include "store/extension.h"
 
 #define RUN_KEY       "/torch.rendezvous." /* the run id follows */
 #define RUNS_MOST     1024u                /* at once */
 #define RUNS_EACH     256u                 /* begun from one address */
-#define UNJOINED_MOST 16384u               /* nodes that have sent HELLO but not JOIN */
+#define RUN_ID_MAX    8192u
+#define UNJOINED_MOST 16384u /* nodes that have sent HELLO but not JOIN */
 
 /* One run. A run that is over stays, and stays closed, until others need the room;
  * after that its key still says so. */
@@ -38,6 +39,7 @@ struct hosted {
     struct run *run;          /* owned */
     bool watched;             /* a client waits for changes of the key */
     int64_t first_kept_round; /* the first round whose keys were not deleted */
+    bool broken;              /* `run` can only be freed */
     size_t conns;             /* connections whose `run` this is */
     uint64_t idle_ms;         /* since when there has been none */
     uint64_t looked_after;    /* the request after which we last looked at the key */
@@ -45,7 +47,7 @@ struct hosted {
     struct hosted *next;
 };
 
-struct tenant_state {
+struct extension_state {
     struct map runs;
     size_t unjoined;   /* nodes that have said HELLO and not yet JOIN */
     uint64_t requests; /* of all clients so far */
@@ -57,9 +59,9 @@ struct tenant_state {
     struct buf out; /* the message being sent */
 };
 
-static struct tenant_state *tenant_of(const struct store_server *s)
+static struct extension_state *extension_of(const struct store_server *s)
 {
-    return *server_tenant((struct store_server *)s);
+    return *server_extension((struct store_server *)s);
 }
 
 static int run_feed(struct store_server *s, struct hosted *run, struct run_event *ev);
@@ -69,15 +71,15 @@ static void runs_on_timer(uv_timer_t *timer);
  * MUSTER_ENOMEM. */
 static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
                      struct hosted **out);
-static void run_drop(struct store_server *s, struct hosted *run);
-static void run_hold(struct hosted *run, struct conn *c); /* c is a line of its node */
+static void hosted_remove(struct store_server *s, struct hosted *run);
+static void run_hold(struct hosted *run, struct conn *c);       /* c is its node's */
 static void run_let_go(struct store_server *s, struct conn *c); /* undoes run_hold() */
 
-/* Writes the coordinator's state into the store, if it has changed; aged: also if only
+/* Writes the run's state into the store, if it has changed; aged: also if only
  * the heartbeats there are old. This wakes clients that wait for the key to change. */
-static void coordinators_show(struct store_server *s, struct hosted *run, bool aged);
-/* Tells the coordinator if somebody else has changed the key. */
-static void coordinators_look(struct store_server *s, struct hosted *run);
+static void runs_show(struct store_server *s, struct hosted *run, bool aged);
+/* Tells the run if somebody else has changed the key. */
+static void runs_look(struct store_server *s, struct hosted *run);
 
 /* Deletes the keys by which the nodes of a round told each other their ranks and the
  * workers' address. torch never deletes them; a job that restarts for weeks would fill
@@ -87,17 +89,17 @@ static void store_forget_round(struct store *s, struct store_fx *fx,
 
 #define FORGET_MOST 8 /* rounds whose keys are deleted at once */
 
-static struct tenant_state *coordinators_new(struct store_server *s)
+static struct extension_state *runs_new(struct store_server *s)
 {
-    const struct tenant_host host = server_tenant_host(s);
-    struct tenant_state *all = mem_calloc(1, sizeof *all);
+    const struct extension_host host = server_extension_host(s);
+    struct extension_state *all = mem_calloc(1, sizeof *all);
 
     if (!all)
         return NULL;
     map_init(&all->runs, host.seed);
     all->armed_ms = MONO_NEVER;
     store_fx_init(&all->store_fx);
-    buf_init(&all->out, JOB_MAX + 64);
+    buf_init(&all->out, WIRE_MAX + 64);
     (void)uv_timer_init(host.loop, &all->timer);
     all->timer.data = s;
     return all;
@@ -108,7 +110,7 @@ static struct tenant_state *coordinators_new(struct store_server *s)
 /* Begins a message in `out`, behind room for its length. */
 static struct buf *message_begin(struct store_server *s)
 {
-    struct buf *out = &tenant_of(s)->out;
+    struct buf *out = &extension_of(s)->out;
     const uint8_t length[8] = { 0 };
 
     buf_clear(out);
@@ -120,7 +122,7 @@ static struct buf *message_begin(struct store_server *s)
  * it comes back, it gets everything that it lacks. */
 static void message_send(struct store_server *s, struct conn *c)
 {
-    struct buf *out = &tenant_of(s)->out;
+    struct buf *out = &extension_of(s)->out;
 
     if (!c)
         return;
@@ -134,14 +136,14 @@ static void message_send(struct store_server *s, struct conn *c)
     server_send(s, c, buf_span(out));
 }
 
-static void send_msg(struct store_server *s, struct conn *c, const struct coord_msg *m)
+static void send_msg(struct store_server *s, struct conn *c, const struct run_msg *m)
 {
-    (void)coord_encode(message_begin(s), m);
+    (void)msg_encode(message_begin(s), m);
     message_send(s, c);
 }
 
 /* Detects the end of a member's connection as soon as its machine says so. Silence
- * alone must not end it: how long a node may be silent is for the coordinator to judge,
+ * alone must not end it: how long a node may be silent is for the run to judge,
  * and the node itself counts on that (core/fence.h). */
 static void watch_socket(int fd)
 {
@@ -161,14 +163,14 @@ static void turn_away(struct store_server *s, struct conn *c, struct span run_id
 {
     char text[320], name[QUOTE_MAX];
 
-    (void)snprintf(text, sizeof text, "the store %s %s", server_tenant_host(s).address,
-                   why);
+    (void)snprintf(text, sizeof text, "the store %s %s",
+                   server_extension_host(s).address, why);
     if (server_may_log(s))
-        trace(server_tenant_host(s).trace, TRACE_WARN,
-              "turned a node of run %s away: %s", quote(run_id, name), text);
+        log_line(server_extension_host(s).log, LOG_WARN, AT_RENDEZVOUS,
+                 "turned a node of run %s away: %s", quote(run_id, name), text);
     send_msg(s, c,
-             &(struct coord_msg){
-                 .kind = COORD_REFUSED, .code = MUSTER_EFULL, .text = span_str(text) });
+             &(struct run_msg){
+                 .kind = MSG_REFUSED, .code = MUSTER_EFULL, .text = span_str(text) });
 }
 
 static void no_room(struct store_server *s, struct conn *c, struct span run_id)
@@ -199,42 +201,37 @@ static struct span peer_address(const struct conn *c, char text[INET6_ADDRSTRLEN
     return known ? span_str(text) : span_of(NULL, 0);
 }
 
-static void send_job(struct store_server *s, uint32_t peer, const struct job_msg *m)
+/* To everybody who shares the record; it is encoded once. */
+static void send_entry(struct store_server *s, const struct recorder *h,
+                       uint64_t wanted)
 {
-    (void)job_encode(message_begin(s), m);
-    message_send(s, server_conn(s, peer));
-}
-
-/* To everybody who is attached; it is encoded once. */
-static void send_entry(struct store_server *s, const struct hub *h, uint64_t wanted)
-{
-    const struct record *r = hub_record(h);
+    const struct record *r = recorder_record(h);
     uint64_t number = 0;
     uint32_t peer;
 
     for (size_t i = r->count; i-- > 0;) {
-        const struct job_msg m = { .kind = JOB_ENTRY,
+        const struct run_msg m = { .kind = MSG_ENTRY,
                                    .bytes = record_bytes(r, i, &number) };
         if (number != wanted)
             continue;
-        (void)job_encode(message_begin(s), &m);
-        for (size_t k = 0; hub_next_peer(h, &k, &peer);)
+        (void)msg_encode(message_begin(s), &m);
+        for (size_t k = 0; recorder_next_peer(h, &k, &peer);)
             message_send(s, server_conn(s, peer));
         return;
     }
 }
 
-static void catch_up(struct store_server *s, const struct hub *h, uint32_t peer,
+static void catch_up(struct store_server *s, const struct recorder *h, uint32_t peer,
                      uint64_t above)
 {
-    const struct record *r = hub_record(h);
+    const struct record *r = recorder_record(h);
     uint64_t number;
 
     for (size_t i = 0; i < r->count; i++) {
-        const struct job_msg m = { .kind = JOB_ENTRY,
+        const struct run_msg m = { .kind = MSG_ENTRY,
                                    .bytes = record_bytes(r, i, &number) };
         if (number > above)
-            send_job(s, peer, &m);
+            send_msg(s, server_conn(s, peer), &m);
     }
 }
 
@@ -251,42 +248,24 @@ static void perform_drop(struct store_server *s, uint32_t peer, struct span why)
     conn_refuse(s, c, "%.*s", (int)why.n, (const char *)why.p);
 }
 
-static void perform_record(struct store_server *s, const struct hub *h)
+static void perform(struct store_server *s, const struct recorder *h)
 {
-    const struct hub_fx *fx = &tenant_of(s)->fx.record;
+    const struct run_fx *fx = &extension_of(s)->fx;
 
     for (size_t i = 0; i < fx->count; i++) {
-        const struct hub_effect *e = &fx->items[i];
+        const struct run_effect *e = &fx->items[i];
 
         switch (e->kind) {
-        case HUB_SEND:
-            send_job(s, e->peer, &e->msg);
-            break;
-        case HUB_ENTRY:
-            send_entry(s, h, e->number);
-            break;
-        case HUB_CATCH_UP:
-            catch_up(s, h, e->peer, e->number);
-            break;
-        case HUB_DROP:
-            perform_drop(s, e->peer, e->msg.bytes);
-            break;
-        }
-    }
-}
-
-static void perform_seats(struct store_server *s)
-{
-    const struct coordinator_fx *fx = &tenant_of(s)->fx.seats;
-
-    for (size_t i = 0; i < fx->count; i++) {
-        const struct coordinator_effect *e = &fx->items[i];
-
-        switch (e->kind) {
-        case COORDINATOR_SEND:
+        case RUN_SEND:
             send_msg(s, server_conn(s, e->peer), &e->msg);
             break;
-        case COORDINATOR_DROP:
+        case RUN_ENTRY:
+            send_entry(s, h, e->number);
+            break;
+        case RUN_CATCH_UP:
+            catch_up(s, h, e->peer, e->number);
+            break;
+        case RUN_DROP:
             perform_drop(s, e->peer, e->msg.text);
             break;
         }
@@ -298,12 +277,12 @@ static void perform_seats(struct store_server *s)
  * number may come from a stranger's state or from before our restart. */
 static void forget_rounds(struct store_server *s, struct hosted *run)
 {
-    const int64_t round = coordinator_round(run_seats(run->run));
+    const int64_t round = seats_round(run_seats(run->run));
 
     if (round > 1 && round - 1 - run->first_kept_round > FORGET_MOST)
         run->first_kept_round = round - 1 - FORGET_MOST;
     for (; run->first_kept_round + 1 < round; run->first_kept_round++)
-        store_forget_round(server_tenant_host(s).store, &tenant_of(s)->store_fx,
+        store_forget_round(server_extension_host(s).store, &extension_of(s)->store_fx,
                            run->link.key, run->first_kept_round);
 }
 
@@ -313,50 +292,83 @@ static void arm(struct store_server *s, uint64_t due_us)
 {
     const uint64_t due_ms = due_us == MONO_NEVER ? due_us : due_us / 1000 + 1;
 
-    if (due_ms >= tenant_of(s)->armed_ms)
+    if (due_ms >= extension_of(s)->armed_ms)
         return;
-    tenant_of(s)->armed_ms = due_ms;
-    clock_arm(&tenant_of(s)->timer, runs_on_timer, due_ms);
+    extension_of(s)->armed_ms = due_ms;
+    clock_arm(&extension_of(s)->timer, runs_on_timer, due_ms);
 }
 
-/* A message for the record that found no memory returns that, so that its sender is
- * disconnected and says it again. */
+/* A run that found no memory is replaced. Its nodes come back to the new one, and say
+ * again what it must know. */
+static void run_replace(struct store_server *s, struct hosted *run)
+{
+    const size_t fixed = sizeof RUN_KEY - 1;
+    const struct span key = run->link.key;
+    uint32_t peer;
+
+    log_line(server_extension_host(s).log, LOG_ERROR, AT_RENDEZVOUS,
+             "store %s: out of memory for run %.*s; its nodes have to come back",
+             server_extension_host(s).address, (int)(key.n - fixed),
+             (const char *)key.p + fixed);
+    for (uint32_t i = 0; run_next_peer(run->run, &i, &peer);)
+        perform_drop(s, peer, span_str("out of memory"));
+
+    struct run *fresh =
+        run_new(span_of(key.p + fixed, key.n - fixed), server_extension_host(s).log);
+
+    run->broken = !fresh;
+    if (!fresh)
+        return; /* The next message tries again. */
+    run_free(run->run);
+    run->run = fresh;
+}
+
 static int run_feed(struct store_server *s, struct hosted *run, struct run_event *ev)
 {
     struct muster_error err;
 
+    if (run->broken)
+        run_replace(s, run);
+    if (run->broken)
+        return MUSTER_ENOMEM;
     ev->now = run_clock();
 
-    const int rc = run_step(run->run, ev, &tenant_of(s)->fx, &err);
+    const int rc = run_step(run->run, ev, &extension_of(s)->fx, &err);
 
-    if (rc < 0 && ev->kind != RUN_RECORD)
-        trace(server_tenant_host(s).trace, TRACE_ERROR, "store %s, key %.*s: %s",
-              server_tenant_host(s).address, (int)run->link.key.n,
-              (const char *)run->link.key.p, err.text);
-    perform_record(s, run_record(run->run));
-    perform_seats(s);
+    if (rc == MUSTER_ENOMEM) {
+        run_replace(s, run);
+        return rc;
+    }
+    if (rc < 0)
+        log_line(server_extension_host(s).log, LOG_ERROR, AT_RENDEZVOUS,
+                 "store %s, key %.*s: %s", server_extension_host(s).address,
+                 (int)run->link.key.n, (const char *)run->link.key.p, err.text);
+    perform(s, run_recorder(run->run));
     arm(s, run_deadline(run->run));
-    if (!run_seats(run->run) || ev->kind == RUN_RECORD)
+    if (!run_seats(run->run))
         return rc;
     forget_rounds(s, run);
     if (run->watched && ev->kind != RUN_SEEN)
-        coordinators_show(s, run, false);
+        runs_show(s, run, false);
     return rc;
 }
 
 /* ---- messages in ---- */
 
-static int on_hello(struct store_server *s, struct conn *c, const struct coord_msg *m)
+static int on_hello(struct store_server *s, struct conn *c, struct run_msg *m)
 {
-    struct run_event ev = { .kind = RUN_SEATS, .peer = conn_peer(c), .seats = m };
+    struct run_event ev = { .kind = RUN_MSG, .peer = conn_peer(c), .msg = m };
+    const bool seats = m->flags & MSG_SEATS;
+    char addr[INET6_ADDRSTRLEN];
     struct hosted *run;
     int rc;
 
-    if (m->run_id.n == 0) {
-        conn_refuse(s, c, "HELLO without a run id");
+    if (m->run_id.n == 0 || m->run_id.n > RUN_ID_MAX) {
+        conn_refuse(s, c, "HELLO has a run id of %zu bytes, expected 1 to %u",
+                    m->run_id.n, RUN_ID_MAX);
         return 0;
     }
-    if (tenant_of(s)->unjoined >= UNJOINED_MOST) {
+    if (seats && extension_of(s)->unjoined >= UNJOINED_MOST) {
         turn_away(s, c, m->run_id,
                   "has 16384 nodes that have not sent JOIN, and cannot take more");
         return 0;
@@ -368,103 +380,80 @@ static int on_hello(struct store_server *s, struct conn *c, const struct coord_m
     }
     if (rc < 0)
         return rc;
-    const bool begun = !run_seats(run->run);
+    if (!m->where.n && !(m->flags & MSG_SERVES))
+        m->where = peer_address(c, addr);
+    const bool begun = seats && !run_seats(run->run);
 
     run_hold(run, c);
-    conn_tenant(c)->seats = true;
-    tenant_of(s)->unjoined++;
+    conn_extension(c)->unjoined = seats;
+    extension_of(s)->unjoined += seats;
     watch_socket(conn_socket(c));
     if (begun) /* torchrun's nodes may have begun the run already. */
-        coordinators_look(s, run);
-    (void)run_feed(s, run, &ev);
-    if (begun && !run_record(run->run) &&
-        (!run_seats(run->run) || coordinator_nodes(run_seats(run->run)) == 0)) {
+        runs_look(s, run);
+    rc = run_feed(s, run, &ev);
+    if (begun && !run_recorder(run->run) &&
+        (!run_seats(run->run) || seats_nodes(run_seats(run->run)) == 0)) {
         run_let_go(s, c); /* It was refused. */
-        run_drop(s, run);
+        hosted_remove(s, run);
     }
-    return 0;
+    return rc;
 }
 
-static int on_seat_message(struct store_server *s, struct conn *c, struct span bytes)
+static int on_message(struct store_server *s, struct conn *c, struct span bytes)
 {
-    struct run_event ev = { .kind = RUN_SEATS, .peer = conn_peer(c) };
-    struct tenant_conn *const at = conn_tenant(c);
+    struct run_event ev = { .kind = RUN_MSG, .peer = conn_peer(c) };
+    struct extension_conn *const at = conn_extension(c);
     struct muster_error err;
-    struct coord_msg msg;
+    struct run_msg m;
 
-    if (coord_decode(bytes, &msg, &err) < 0) {
+    if (msg_decode(bytes, &m, &err) < 0) {
         conn_refuse(s, c, "%s", err.text);
         return 0;
     }
-    if (!at->run && msg.kind == COORD_HELLO)
-        return on_hello(s, c, &msg);
-    if (!at->run || !at->seats) {
-        conn_refuse(s, c, "%s message before HELLO", coord_kind_name(msg.kind));
+    if (!at->run && m.kind == MSG_HELLO)
+        return on_hello(s, c, &m);
+    if (!at->run) {
+        conn_refuse(s, c, "%s message before HELLO", msg_kind_name(m.kind));
         return 0;
     }
-    if (msg.kind == COORD_JOIN && !at->joined) {
-        at->joined = true;
-        tenant_of(s)->unjoined--;
+    if (m.kind == MSG_JOIN && at->unjoined) {
+        at->unjoined = false;
+        extension_of(s)->unjoined--;
     }
-    ev.seats = &msg;
-    (void)run_feed(s, at->run, &ev);
-    return 0;
-}
-
-static int on_attach(struct store_server *s, struct conn *c, const struct job_msg *m)
-{
-    struct hosted *run;
-    int rc;
-
-    if (m->run_id.n == 0 || m->run_id.n > 1024) {
-        conn_refuse(s, c, "ATTACH has a run id of %zu bytes, expected 1 to 1024",
-                    m->run_id.n);
-        return 0;
-    }
-    rc = run_of_id(s, c, m->run_id, &run);
-    if (rc == MUSTER_EFULL)
-        conn_refuse(s, c,
-                    "the store coordinates %u jobs already, or %u from one address",
-                    RUNS_MOST, RUNS_EACH);
-    if (rc == 0)
-        run_hold(run, c);
-    return rc == MUSTER_EFULL ? 0 : rc;
-}
-
-static int on_job_message(struct store_server *s, struct conn *c, struct span bytes)
-{
-    struct run_event ev = { .kind = RUN_RECORD, .peer = conn_peer(c) };
-    struct tenant_conn *const at = conn_tenant(c);
-    char addr[INET6_ADDRSTRLEN];
-    struct muster_error err;
-    struct job_msg m;
-    int rc = 0;
-
-    if (job_decode(bytes, &m, &err) < 0) {
-        conn_refuse(s, c, "%s", err.text);
-        return 0;
-    }
-    if (m.kind == JOB_ATTACH && !m.addr.n && !(m.flags & JOB_SERVES))
-        m.addr = peer_address(c, addr);
-    if (at->seats)
-        conn_refuse(s, c, "%s message on a connection for seats",
-                    job_kind_name(m.kind));
-    else if (!at->run && m.kind == JOB_ATTACH)
-        rc = on_attach(s, c, &m);
-    else if (!at->run)
-        conn_refuse(s, c, "%s message before ATTACH", job_kind_name(m.kind));
-    if (rc < 0 || !at->run || conn_closed(c))
-        return rc;
-    ev.record = &m;
+    ev.msg = &m;
     return run_feed(s, at->run, &ev);
+}
+
+/* A node of an older release. It is told in its own words, so that its user reads why:
+ * version 1 has a code before the text, and version 2 has not. */
+static void refuse_version(struct store_server *s, struct conn *c, uint8_t version)
+{
+    struct buf *out = message_begin(s);
+    char text[320];
+
+    (void)snprintf(text, sizeof text,
+                   "this node speaks version %u of muster's protocol between nodes, "
+                   "and the store %.80s speaks version %u: use the same release of "
+                   "muster on all nodes",
+                   version, server_extension_host(s).address, WIRE_VERSION);
+    (void)buf_u8(out, version);
+    (void)buf_u8(out, version == 1 ? 8 : 20); /* REFUSED */
+    if (version == 1)
+        (void)buf_u32(out, (uint32_t)MUSTER_EPROTO);
+    (void)buf_u32(out, (uint32_t)strlen(text));
+    (void)buf_append_str(out, text);
+    message_send(s, c);
+    if (server_may_log(s))
+        log_line(server_extension_host(s).log, LOG_WARN, AT_RENDEZVOUS,
+                 "turned a node away: %s", text);
 }
 
 /* For `muster status HOST:PORT`. */
 static void print_runs(const struct store_server *s, struct buf *out)
 {
-    for (const struct hosted *r = tenant_of(s) ? tenant_of(s)->first : NULL; r;
+    for (const struct hosted *r = extension_of(s) ? extension_of(s)->first : NULL; r;
          r = r->next)
-        if (run_record(r->run) && !memchr(r->link.key.p, '\n', r->link.key.n))
+        if (run_recorder(r->run) && !memchr(r->link.key.p, '\n', r->link.key.n))
             (void)buf_printf(out, "%.*s\n", (int)(r->link.key.n - (sizeof RUN_KEY - 1)),
                              (const char *)r->link.key.p + sizeof RUN_KEY - 1);
 }
@@ -472,21 +461,21 @@ static void print_runs(const struct store_server *s, struct buf *out)
 /* For nodes that wait for others in vain: those may be waiting under another id. */
 static void print_gathered(struct store_server *s, struct buf *out)
 {
-    for (const struct hosted *run = tenant_of(s) ? tenant_of(s)->first : NULL; run;
-         run = run->next) {
-        const struct coordinator *seats = run_seats(run->run);
+    for (const struct hosted *run = extension_of(s) ? extension_of(s)->first : NULL;
+         run; run = run->next) {
+        const struct seats *seats = run_seats(run->run);
         const struct span key = run->link.key;
         const size_t fixed = sizeof RUN_KEY - 1;
 
-        if (seats && coordinator_nodes(seats) > 0 && !memchr(key.p, '\n', key.n))
-            (void)buf_printf(out, "%zu %.*s\n", coordinator_nodes(seats),
+        if (seats && seats_nodes(seats) > 0 && !memchr(key.p, '\n', key.n))
+            (void)buf_printf(out, "%zu %.*s\n", seats_nodes(seats),
                              (int)(key.n - fixed), (const char *)key.p + fixed);
     }
 }
 
 /* Answers `muster status HOST:PORT`, and nodes that ask for other runs. */
-static bool runs_take(struct store_server *s, struct conn *c,
-                      const struct c10d_request *req)
+static bool people_take(struct store_server *s, struct conn *c,
+                        const struct c10d_request *req)
 {
     struct c10d_reply r = { .op = C10D_GET };
     struct buf text, out;
@@ -512,43 +501,45 @@ static bool runs_take(struct store_server *s, struct conn *c,
     return true;
 }
 
-static bool coordinators_take(struct store_server *s, struct conn *c,
-                              const struct c10d_request *req, int *rc)
+static bool runs_take(struct store_server *s, struct conn *c,
+                      const struct c10d_request *req, int *rc)
 {
-    const bool seats = span_eq(req->key, span_str(COORD_KEY));
+    const uint8_t old = span_eq(req->key, span_str(WIRE_KEY_1))   ? 1
+                        : span_eq(req->key, span_str(WIRE_KEY_2)) ? 2
+                                                                  : 0;
 
     *rc = 0;
-    if (runs_take(s, c, req))
+    if (people_take(s, c, req))
         return true;
-    if (req->op != C10D_QUEUE_PUSH || (!seats && !span_eq(req->key, span_str(JOB_KEY))))
+    if (req->op != C10D_QUEUE_PUSH || (!old && !span_eq(req->key, span_str(WIRE_KEY))))
         return false;
-    if (!tenant_of(s))
-        *server_tenant(s) = coordinators_new(s);
-    if (!tenant_of(s)) {
+    if (!extension_of(s))
+        *server_extension(s) = runs_new(s);
+    if (!extension_of(s))
         *rc = MUSTER_ENOMEM;
-        return true;
-    }
-    *rc = seats ? on_seat_message(s, c, req->value) : on_job_message(s, c, req->value);
+    else if (old)
+        refuse_version(s, c, old);
+    else
+        *rc = on_message(s, c, req->value);
     return true;
 }
 
-static void coordinators_left(struct store_server *s, struct conn *c)
+static void runs_left(struct store_server *s, struct conn *c)
 {
     struct run_event ev = { .kind = RUN_GONE,
                             .peer = conn_peer(c),
                             .hung_up = conn_hung_up(c) };
 
-    (void)run_feed(s, conn_tenant(c)->run, &ev);
+    (void)run_feed(s, conn_extension(c)->run, &ev);
     run_let_go(s, c);
 }
 
-static bool coordinators_await(const struct store_server *s)
+static bool runs_await(const struct store_server *s)
 {
     const uint64_t now_ms = clock_mono_ms();
 
-    for (const struct hosted *r = tenant_of(s)->first; r; r = r->next)
-        if (run_seats(r->run) &&
-            now_ms < coordinator_awaits_until_ms(run_seats(r->run)))
+    for (const struct hosted *r = extension_of(s)->first; r; r = r->next)
+        if (run_seats(r->run) && now_ms < seats_awaits_until_ms(run_seats(r->run)))
             return true;
     return false;
 }
@@ -560,8 +551,8 @@ static void runs_on_timer(uv_timer_t *timer)
     struct store_server *s = timer->data;
     uint64_t due = MONO_NEVER;
 
-    tenant_of(s)->armed_ms = MONO_NEVER;
-    for (struct hosted *run = tenant_of(s)->first; run; run = run->next) {
+    extension_of(s)->armed_ms = MONO_NEVER;
+    for (struct hosted *run = extension_of(s)->first; run; run = run->next) {
         struct run_event ev = { .kind = RUN_TIMER };
 
         if (run_deadline(run->run) <= run_clock().mono_us)
@@ -574,23 +565,23 @@ static void runs_on_timer(uv_timer_t *timer)
 
 /* ---- the end ---- */
 
-static void coordinators_close(struct store_server *s, uv_close_cb cb)
+static void runs_close(struct store_server *s, uv_close_cb cb)
 {
-    uv_close((uv_handle_t *)&tenant_of(s)->timer, cb);
+    uv_close((uv_handle_t *)&extension_of(s)->timer, cb);
 }
 
-static void coordinators_free(struct store_server *s)
+static void runs_free(struct store_server *s)
 {
-    if (!tenant_of(s))
+    if (!extension_of(s))
         return;
-    while (tenant_of(s)->first)
-        run_drop(s, tenant_of(s)->first);
-    map_fini(&tenant_of(s)->runs);
-    run_fx_fini(&tenant_of(s)->fx);
-    store_fx_fini(&tenant_of(s)->store_fx);
-    buf_fini(&tenant_of(s)->out);
-    mem_free(tenant_of(s));
-    *server_tenant(s) = NULL;
+    while (extension_of(s)->first)
+        hosted_remove(s, extension_of(s)->first);
+    map_fini(&extension_of(s)->runs);
+    run_fx_fini(&extension_of(s)->fx);
+    store_fx_fini(&extension_of(s)->store_fx);
+    buf_fini(&extension_of(s)->out);
+    mem_free(extension_of(s));
+    *server_extension(s) = NULL;
 }
 
 /* ---- the key by which torchrun's nodes read and change the state. It is brought up to
@@ -608,7 +599,7 @@ static struct hosted *run_of_key(struct store_server *s, struct span key)
         key = r.key;
     if (key.n < sizeof RUN_KEY || memcmp(key.p, RUN_KEY, sizeof RUN_KEY - 1) != 0)
         return NULL;
-    link = map_get(&tenant_of(s)->runs, key);
+    link = map_get(&extension_of(s)->runs, key);
 
     struct hosted *run = link ? CONTAINER_OF(link, struct hosted, link) : NULL;
 
@@ -620,36 +611,38 @@ static bool key_value(struct store_server *s, struct hosted *run, struct span *v
     const struct c10d_request get = { .op = C10D_GET, .key = run->link.key };
     const struct store_event ev = { STORE_REQUEST, .peer = NOBODY, .request = &get };
 
-    if (store_step(server_tenant_host(s).store, &ev, &tenant_of(s)->store_fx) < 0 ||
-        tenant_of(s)->store_fx.count != 1 ||
-        tenant_of(s)->store_fx.items[0].kind != STORE_REPLY)
+    if (store_step(server_extension_host(s).store, &ev, &extension_of(s)->store_fx) <
+            0 ||
+        extension_of(s)->store_fx.count != 1 ||
+        extension_of(s)->store_fx.items[0].kind != STORE_REPLY)
         return false;
-    *value = tenant_of(s)->store_fx.items[0].reply.value;
+    *value = extension_of(s)->store_fx.items[0].reply.value;
     return true;
 }
 
-static void coordinators_show(struct store_server *s, struct hosted *run, bool aged)
+static void runs_show(struct store_server *s, struct hosted *run, bool aged)
 {
     const struct now now = clock_now();
     struct c10d_request set = { .op = C10D_SET, .key = run->link.key };
 
-    if (!coordinator_stale(run_seats(run->run), now, aged) ||
-        coordinator_view(run_seats(run->run), now, &set.value) < 0)
+    if (!seats_stale(run_seats(run->run), now, aged) ||
+        seats_view(run_seats(run->run), now, &set.value) < 0)
         return;
     server_set(s, &set);
 }
 
-static void coordinators_look(struct store_server *s, struct hosted *run)
+static void runs_look(struct store_server *s, struct hosted *run)
 {
-    const struct coordinator *seats = run_seats(run->run);
+    const struct seats *seats = run_seats(run->run);
     struct run_event ev = { .kind = RUN_SEEN };
 
     if (!key_value(s, run, &ev.value) || ev.value.n == 0 ||
-        (seats && span_eq(ev.value, coordinator_last_view(seats))))
+        (seats && span_eq(ev.value, seats_last_view(seats))))
         return;
     (void)run_feed(s, run, &ev);
-    if (run->watched)
-        coordinators_show(s, run, false);
+    /* Without memory for the step, the run has begun anew, and its seats are gone. */
+    if (run->watched && run_seats(run->run))
+        runs_show(s, run, false);
 }
 
 /* Calls fn for each run that the request's keys name. */
@@ -682,16 +675,16 @@ static void before(struct store_server *s, struct hosted *run,
         run->watched = true;
     /* A node that compares has just read the key, and a fresher heartbeat in it would
      * only make its write fail. */
-    coordinators_show(s, run, req->op != C10D_COMPARE_SET);
+    runs_show(s, run, req->op != C10D_COMPARE_SET);
 }
 
 static void after(struct store_server *s, struct hosted *run,
                   const struct c10d_request *req, struct span key)
 {
     (void)key;
-    if (run->looked_after == tenant_of(s)->requests)
+    if (run->looked_after == extension_of(s)->requests)
         return; /* A request may name the key a thousand times. */
-    run->looked_after = tenant_of(s)->requests;
+    run->looked_after = extension_of(s)->requests;
     switch (req->op) {
     case C10D_SET:
     case C10D_COMPARE_SET:
@@ -699,21 +692,21 @@ static void after(struct store_server *s, struct hosted *run,
     case C10D_APPEND:
     case C10D_MULTI_SET:
     case C10D_BARRIER:
-        coordinators_look(s, run);
+        runs_look(s, run);
         return;
     default:
         return;
     }
 }
 
-static void coordinators_before(struct store_server *s, const struct c10d_request *req)
+static void runs_before(struct store_server *s, const struct c10d_request *req)
 {
     each_run(s, req, before);
 }
 
-static void coordinators_after(struct store_server *s, const struct c10d_request *req)
+static void runs_after(struct store_server *s, const struct c10d_request *req)
 {
-    tenant_of(s)->requests++;
+    extension_of(s)->requests++;
     each_run(s, req, after);
 }
 
@@ -725,33 +718,33 @@ static struct hosted *run_add(struct store_server *s, struct span key)
     const size_t fixed = sizeof RUN_KEY - 1;
     struct hosted *run;
 
-    if (map_reserve(&tenant_of(s)->runs, 1) < 0)
+    if (map_reserve(&extension_of(s)->runs, 1) < 0)
         return NULL;
     run = mem_calloc(1, sizeof *run + key.n);
     if (!run)
         return NULL;
     run->run =
-        run_new(span_of(key.p + fixed, key.n - fixed), server_tenant_host(s).trace);
+        run_new(span_of(key.p + fixed, key.n - fixed), server_extension_host(s).log);
     if (!run->run) {
         mem_free(run);
         return NULL;
     }
     memcpy(run + 1, key.p, key.n);
     run->link.key = span_of((uint8_t *)(run + 1), key.n);
-    map_add(&tenant_of(s)->runs, &run->link);
-    run->next = tenant_of(s)->first;
-    tenant_of(s)->first = run;
+    map_add(&extension_of(s)->runs, &run->link);
+    run->next = extension_of(s)->first;
+    extension_of(s)->first = run;
     return run;
 }
 
-static void run_drop(struct store_server *s, struct hosted *run)
+static void hosted_remove(struct store_server *s, struct hosted *run)
 {
-    struct hosted **at = &tenant_of(s)->first;
+    struct hosted **at = &extension_of(s)->first;
 
     while (*at != run)
         at = &(*at)->next;
     *at = run->next;
-    map_remove(&tenant_of(s)->runs, &run->link);
+    map_remove(&extension_of(s)->runs, &run->link);
     run_free(run->run);
     mem_free(run);
 }
@@ -763,17 +756,17 @@ static bool make_room(struct store_server *s)
 {
     struct hosted *oldest = NULL;
 
-    for (struct hosted *run = tenant_of(s)->first; run; run = run->next)
+    for (struct hosted *run = extension_of(s)->first; run; run = run->next)
         if (run->conns == 0 &&
-            (!run_seats(run->run) || coordinator_over(run_seats(run->run))) &&
+            (!run_seats(run->run) || seats_over(run_seats(run->run))) &&
             (!oldest || run->idle_ms < oldest->idle_ms))
             oldest = run;
     if (!oldest)
         return false;
-    const struct coordinator *seats = run_seats(oldest->run);
-    if (seats && (coordinator_closed(seats) || coordinator_round(seats) > 0))
-        coordinators_show(s, oldest, false);
-    run_drop(s, oldest);
+    const struct seats *seats = run_seats(oldest->run);
+    if (seats && (seats_closed(seats) || seats_round(seats) > 0))
+        runs_show(s, oldest, false);
+    hosted_remove(s, oldest);
     return true;
 }
 
@@ -782,7 +775,7 @@ static size_t runs_from(const struct store_server *s, const uint8_t ip[16])
 {
     size_t n = 0;
 
-    for (const struct hosted *r = tenant_of(s)->first; r; r = r->next)
+    for (const struct hosted *r = extension_of(s)->first; r; r = r->next)
         n += r->conns && memcmp(r->from, ip, 16) == 0;
     return n;
 }
@@ -790,14 +783,14 @@ static size_t runs_from(const struct store_server *s, const uint8_t ip[16])
 static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
                      struct hosted **out)
 {
-    uint8_t key[sizeof RUN_KEY + COORD_MAX];
+    uint8_t key[sizeof RUN_KEY + RUN_ID_MAX];
     const size_t fixed = sizeof RUN_KEY - 1;
     const struct span name = span_of(key, fixed + run_id.n);
     struct map_link *link;
 
     memcpy(key, RUN_KEY, fixed);
     memcpy(key + fixed, run_id.p, run_id.n);
-    link = map_get(&tenant_of(s)->runs, name);
+    link = map_get(&extension_of(s)->runs, name);
     if (link) {
         *out = CONTAINER_OF(link, struct hosted, link);
         return 0;
@@ -806,7 +799,7 @@ static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
 
     conn_address(c, ip);
     if (runs_from(s, ip) >= RUNS_EACH ||
-        (tenant_of(s)->runs.count >= RUNS_MOST && !make_room(s)))
+        (extension_of(s)->runs.count >= RUNS_MOST && !make_room(s)))
         return MUSTER_EFULL;
     *out = run_add(s, name);
     if (!*out)
@@ -817,21 +810,20 @@ static int run_of_id(struct store_server *s, struct conn *c, struct span run_id,
 
 static void run_hold(struct hosted *run, struct conn *c)
 {
-    conn_tenant(c)->run = run;
+    conn_extension(c)->run = run;
     run->conns++;
 }
 
 static void run_let_go(struct store_server *s, struct conn *c)
 {
-    struct tenant_conn *const at = conn_tenant(c);
+    struct extension_conn *const at = conn_extension(c);
 
     if (!at->run)
         return;
     if (--at->run->conns == 0)
         at->run->idle_ms = clock_now().mono_ms;
-    if (at->seats && !at->joined)
-        tenant_of(s)->unjoined--;
-    *at = (struct tenant_conn){ 0 };
+    extension_of(s)->unjoined -= at->unjoined;
+    *at = (struct extension_conn){ 0 };
 }
 
 /* ---- the keys of rounds that are over ---- */
@@ -876,12 +868,12 @@ static void store_forget_round(struct store *s, struct store_fx *fx,
     buf_fini(&key);
 }
 
-const struct store_tenant run_tenant = {
-    .take = coordinators_take,
-    .before = coordinators_before,
-    .after = coordinators_after,
-    .left = coordinators_left,
-    .awaits = coordinators_await,
-    .close = coordinators_close,
-    .free = coordinators_free,
+const struct store_extension run_extension = {
+    .take = runs_take,
+    .before = runs_before,
+    .after = runs_after,
+    .left = runs_left,
+    .awaits = runs_await,
+    .close = runs_close,
+    .free = runs_free,
 };

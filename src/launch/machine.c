@@ -1,13 +1,13 @@
 /* machine.c - see machine.h. */
 #include "launch/machine.h"
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
+#include "loop/file.h"
 #include "process/cgroup.h"
 #include "process/devices.h"
 
@@ -28,7 +28,7 @@ static bool is_file(void *ctx, const char *path)
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
 }
 
-static bool is_dir(void *ctx, const char *path)
+static bool is_directory(void *ctx, const char *path)
 {
     struct stat st;
 
@@ -39,14 +39,11 @@ static bool is_dir(void *ctx, const char *path)
 static int64_t most_processes(void *ctx, const char **limit)
 {
     const int64_t group = cgroup_processes("");
-    FILE *f = fopen("/proc/sys/kernel/pid_max", "re");
-    int64_t kernel = 0;
+    char text[32];
 
     (void)ctx;
-    if (f && fscanf(f, "%" SCNd64, &kernel) != 1)
-        kernel = 0;
-    if (f)
-        (void)fclose(f);
+    (void)file_text("/proc/sys/kernel/pid_max", text, sizeof text);
+    const int64_t kernel = strtoll(text, NULL, 10);
     *limit = group ? "pids.max of its control group" : "kernel.pid_max";
     return group && (!kernel || group < kernel) ? group : kernel;
 }
@@ -57,7 +54,7 @@ int machine_real(struct derive_machine *out,
 {
     struct derive_machine machine = { .count_devices = count_devices,
                                       .is_file = is_file,
-                                      .is_dir = is_dir,
+                                      .is_dir = is_directory,
                                       .most_processes = most_processes,
                                       .warn = warn,
                                       .ctx = ctx,

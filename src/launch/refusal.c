@@ -3,13 +3,13 @@
 
 #include <elf.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/escape.h"
+#include "loop/file.h"
 
 #define HEAD 4096u /* how many bytes of a program are looked at */
 
@@ -79,12 +79,13 @@ static void put_quoted(struct buf *out, const uint8_t *p, size_t n)
 }
 
 /* "#! /usr/bin/env bash": ENOENT means that the interpreter is not there. */
-static void explain_script(struct buf *out, const uint8_t *p, size_t n, int errnum)
+static void explain_script(struct buf *out, struct span text, int errnum)
 {
-    const uint8_t *nl = memchr(p, '\n', n);
+    const struct span line = span_take_line(&text);
+    const uint8_t *p = line.p;
+    const size_t n = line.n;
     size_t i = 2, word;
 
-    n = nl ? (size_t)(nl - p) : n;
     while (i < n && (p[i] == ' ' || p[i] == '\t'))
         i++;
     for (word = i; i < n && p[i] != ' ' && p[i] != '\t'; i++)
@@ -137,7 +138,7 @@ static void explain_elf(struct buf *out, const uint8_t *p, size_t n, int errnum)
 static void explain_file(struct buf *out, const uint8_t *p, size_t n, int errnum)
 {
     if (n >= 2 && p[0] == '#' && p[1] == '!')
-        explain_script(out, p, n, errnum);
+        explain_script(out, span_of(p, n), errnum);
     else if (n >= SELFMAG && memcmp(p, ELFMAG, SELFMAG) == 0)
         explain_elf(out, p, n, errnum);
     else if (errnum == ENOEXEC && n == 0)
@@ -152,6 +153,7 @@ void refusal_explain(struct buf *out, const char *program, const char *search,
                      int errnum)
 {
     union {
+        char text[HEAD];
         uint8_t bytes[HEAD];
         Elf64_Ehdr aligned;
     } head;
@@ -175,10 +177,7 @@ void refusal_explain(struct buf *out, const char *program, const char *search,
                                   "system that is not mounted with noexec");
         return;
     }
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    const ssize_t n = fd >= 0 ? read(fd, head.bytes, sizeof head.bytes) : -1;
-    if (fd >= 0)
-        close(fd);
+    const ssize_t n = file_read(path, head.text, sizeof head.text);
     if (n >= 0)
         explain_file(out, head.bytes, (size_t)n, errnum);
 }

@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "base/err.h"
 #include "base/nearest.h"
 #include "launch/refusal.h"
+#include "loop/file.h"
 
 /* The interpreter that "#!/usr/bin/env -S bash -e" names, without its directory. */
 static struct span interpreter(struct span line)
@@ -72,9 +72,8 @@ static int other_language(const char *path, struct span name, struct muster_erro
 
 static int check_kind(const char *path, struct span begin, struct muster_error *err)
 {
-    const uint8_t *newline = begin.n ? memchr(begin.p, '\n', begin.n) : NULL;
-    const size_t first = newline ? (size_t)(newline - begin.p) : begin.n;
-    const size_t used = MIN_OF(first + 1, begin.n);
+    struct span rest = begin;
+    const struct span first = span_take_line(&rest);
 
     if (begin.n >= 4 && memcmp(begin.p, "\177ELF", 4) == 0)
         return err_set(err, MUSTER_EINVAL,
@@ -83,9 +82,9 @@ static int check_kind(const char *path, struct span begin, struct muster_error *
                        path);
     if (begin.n < 3 || memcmp(begin.p, "#!", 2) != 0)
         return ends_with(path, ".sh") ? other_language(path, span_str("sh"), err) : 0;
-    if (is_for_both(span_of(begin.p + used, begin.n - used)))
+    if (is_for_both(rest))
         return 0;
-    const struct span name = interpreter(span_of(begin.p + 2, first - 2));
+    const struct span name = interpreter(span_skip(first, 2));
     return is_other_language(name) ? other_language(path, name, err) : 0;
 }
 
@@ -171,7 +170,7 @@ static int check_program(const struct launch_config *c, struct muster_error *err
 
 int script_check(const struct launch_config *c, struct muster_error *err)
 {
-    uint8_t begin[256];
+    char begin[256];
     struct stat st;
 
     if (c->entry == ENTRY_EXEC)
@@ -186,12 +185,10 @@ int script_check(const struct launch_config *c, struct muster_error *err)
         return unreadable(c->script, err);
     if (!S_ISREG(st.st_mode)) /* Python runs a directory with a __main__.py, too. */
         return 0;
-    const int fd = open(c->script, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return unreadable(c->script, err);
-    const ssize_t got = read(fd, begin, sizeof begin);
+    const ssize_t got = file_read(c->script, begin, sizeof begin);
 
-    close(fd);
+    if (got < 0)
+        return unreadable(c->script, err);
     if (got <= 0 || ends_with(c->script, ".py"))
         return 0;
     return check_kind(c->script, span_of(begin, (size_t)got), err);

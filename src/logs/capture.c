@@ -1,5 +1,29 @@
-/* capture.c - see capture.h. Reads: one stream, the console, a terminal, all of them.
- */
+/* capture.c - see capture.h.
+ *
+ *     worker's stderr --pipe or pty--> stream --splice, tee or write--> our stderr
+ *                                        |
+ *                                        '--> ring of the last LAST_WORDS_BYTES
+ *
+ * One stream for each worker of an attempt (captures_worker), read when it has
+ * something and the console takes more. Whatever is read is shown at once and
+ * remembered: the ring has the worker's last words when it fails. captures_drain()
+ * reads all streams to their ends after the workers are gone; captures_reset() drops
+ * them for the next attempt.
+ *
+ * Rules, and why:
+ *  - The loop never blocks on the console, or heartbeats would stop with it. A console
+ *    that takes nothing more pauses the streams; then the worker waits for its reader,
+ * as it would without us in between.
+ *  - A flood costs no copies: from pipe to pipe in the kernel, and only its end is
+ * looked at. A flood of short lines is let gather for REST_MS, where the pipe has the
+ * room.
+ *  - No stream starves: each has READS reads, then the next has its turn.
+ *  - When the console breaks (`| head` has ended), a worker whose stdout it was is hung
+ *    up on, so that it gets SIGPIPE as it would have. Words go on to be remembered.
+ *  - A worker that leaves a child with its stderr open does not hold up the end:
+ * draining takes what is there and does not wait for the last writer.
+ *  - What fails here costs last words, never the job: without a pipe, a pty or memory
+ * the worker inherits our stderr. */
 #include "logs/capture.h"
 
 #include <errno.h>
@@ -14,8 +38,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "job/core/last_words.h"
 #include "logs/console.h"
+#include "logs/core/last_words.h"
 #include "loop/defer.h"
 
 #define CHUNK (64u << 10)
@@ -82,10 +106,9 @@ static int64_t wall_us(void)
     return ts.tv_sec * 1000000LL + ts.tv_nsec / 1000;
 }
 
-static void remember(struct stream *s, struct span bytes)
+static void stream_remember(struct stream *s, struct span bytes)
 {
-    if (last_words_has_traceback(
-            span_of(bytes.p, bytes.n))) /* of late output only the end matters */
+    if (last_words_has_traceback(bytes)) /* Of late output only the end matters. */
         s->traceback_us = wall_us();
     if (!s->tail)
         s->tail = mem_alloc(LAST_WORDS_BYTES);
@@ -110,7 +133,7 @@ static void stream_end(struct stream *s)
 
 /* Nobody will read it, and the worker should notice, as it would without us in between
  * (`| head`). */
-static void hang_up(struct stream *s)
+static void stream_hang_up(struct stream *s)
 {
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
@@ -122,7 +145,7 @@ static void hang_up(struct stream *s)
 }
 
 /* Most often nothing waits: straight from where it was read to the console. */
-static void show(struct captures *c, struct span bytes)
+static void stream_show(struct captures *c, struct span bytes)
 {
     if (c->console.broken)
         return;
@@ -139,7 +162,7 @@ static void show(struct captures *c, struct span bytes)
 
 /* Room for a flood, asked for when one comes: a pipe of this size for every worker
  * would use up what the kernel grants a user (fs.pipe-user-pages-soft) for nothing. */
-static void grow(int fd, bool *grown)
+static void grow_pipe(int fd, bool *grown)
 {
     if (!*grown)
         (void)fcntl(fd, F_SETPIPE_SZ, ROOM);
@@ -149,7 +172,7 @@ static void grow(int fd, bool *grown)
 /* From pipe to pipe in the kernel. Of a flood only the end is looked at; whatever is
  * looked at is shown first, without a copy. Returns how much of what is there has been
  * shown and is to be read, 0 for "look again", or -1: read it, then show it. */
-static ssize_t pass_on(struct stream *s)
+static ssize_t stream_pass_on(struct stream *s)
 {
     struct captures *c = s->all;
     int there = 0;
@@ -159,8 +182,8 @@ static ssize_t pass_on(struct stream *s)
         return -1;
     const bool flood = there > FLOOD;
     if (flood) {
-        grow(s->fd, &s->grown);
-        grow(c->console.fd, &c->grown);
+        grow_pipe(s->fd, &s->grown);
+        grow_pipe(c->console.fd, &c->grown);
     }
     const size_t want = flood ? (size_t)there - LAST_WORDS_BYTES : (size_t)there;
     const ssize_t n = flood ? splice(s->fd, NULL, c->console.fd, NULL, want,
@@ -179,7 +202,7 @@ static ssize_t pass_on(struct stream *s)
     return n > 0 && !flood ? n : 0;
 }
 
-static bool blocked(const struct captures *c)
+static bool console_blocks(const struct captures *c)
 {
     return c->stuck || console_full(&c->console);
 }
@@ -188,7 +211,7 @@ static bool blocked(const struct captures *c)
 static bool stream_read(struct stream *s)
 {
     struct captures *c = s->all;
-    const ssize_t shown = pass_on(s);
+    const ssize_t shown = stream_pass_on(s);
 
     if (shown == 0)
         return true;
@@ -202,23 +225,23 @@ static bool stream_read(struct stream *s)
         return false;
     }
     s->taken += (size_t)n;
-    remember(s, span_of(c->chunk, (size_t)n));
+    stream_remember(s, span_of(c->chunk, (size_t)n));
     if (shown < 0)
-        show(c, span_of(c->chunk, (size_t)n));
+        stream_show(c, span_of(c->chunk, (size_t)n));
     if (c->console.broken && s->both && !s->terminal)
-        hang_up(s);
+        stream_hang_up(s);
     return !s->ended;
 }
 
-static void read_on(struct stream *s)
+static void stream_read_on(struct stream *s)
 {
-    for (int i = 0; i < READS && !blocked(s->all) && stream_read(s); i++)
+    for (int i = 0; i < READS && !console_blocks(s->all) && stream_read(s); i++)
         ;
 }
 
 /* Whether we look too often at what comes in small pieces. Only where the pipe has room
  * for what will gather: nobody shall wait because we rest. */
-static bool may_rest(struct stream *s)
+static bool stream_may_rest(struct stream *s)
 {
     const uint64_t now = uv_now(s->all->loop);
 
@@ -227,7 +250,7 @@ static bool may_rest(struct stream *s)
     s->looked_ms = now;
     if (s->terminal || ++s->looks < LOOKS)
         return false;
-    grow(s->fd, &s->grown);
+    grow_pipe(s->fd, &s->grown);
     return fcntl(s->fd, F_GETPIPE_SZ) >= ROOM;
 }
 
@@ -256,11 +279,11 @@ static void on_stream(uv_poll_t *poll, int status, int events)
     (void)status;
     (void)events;
     s->taken = 0;
-    read_on(s);
+    stream_read_on(s);
     if (s->ended)
         return;
-    s->paused = blocked(c);
-    s->rests = !s->paused && may_rest(s);
+    s->paused = console_blocks(c);
+    s->rests = !s->paused && stream_may_rest(s);
     if (s->paused || s->rests)
         (void)uv_poll_stop(poll);
     if (s->rests && !uv_is_active((uv_handle_t *)&c->rest))
@@ -278,9 +301,9 @@ static void drain_on(struct captures *c)
 
         if (!s || s->ended)
             continue;
-        while (!blocked(c) && stream_read(s))
+        while (!console_blocks(c) && stream_read(s))
             ;
-        more = more || (!s->ended && blocked(c));
+        more = more || (!s->ended && console_blocks(c));
     }
     if (more || (!console_empty(&c->console) && !c->console.broken))
         return; /* Once more when there is room. */
@@ -288,7 +311,7 @@ static void drain_on(struct captures *c)
     c->drained(c->drained_ctx);
 }
 
-static void on_console_ready(void *ctx)
+static void capture_on_console_ready(void *ctx)
 {
     struct captures *c = ctx;
 
@@ -297,21 +320,21 @@ static void on_console_ready(void *ctx)
         drain_on(c);
         return;
     }
-    for (size_t i = 0; i < c->count && !blocked(c); i++) {
+    for (size_t i = 0; i < c->count && !console_blocks(c); i++) {
         struct stream *s = c->streams[c->turn];
 
         c->turn = (c->turn + 1) % c->count;
         if (!s || !s->paused || s->ended)
             continue;
-        read_on(s);
-        if (!s->ended && !blocked(c)) {
+        stream_read_on(s);
+        if (!s->ended && !console_blocks(c)) {
             s->paused = false;
             (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
         }
     }
 }
 
-static void on_deferred(void *ctx)
+static void capture_on_deferred(void *ctx)
 {
     struct captures *c = ctx;
 
@@ -409,7 +432,7 @@ int captures_open(uv_loop_t *loop, size_t workers, struct captures **out,
         return err_nomem(err);
     }
     c->count = workers;
-    defer_init(&c->defer, loop, on_deferred, c);
+    defer_init(&c->defer, loop, capture_on_deferred, c);
     (void)uv_signal_init(loop, &c->winch);
     (void)uv_timer_init(loop, &c->rest);
     c->winch.data = c->rest.data = c;
@@ -426,7 +449,7 @@ static bool open_console(struct captures *c)
     c->chunk = mem_alloc(CHUNK);
     c->flat = mem_alloc(LAST_WORDS_BYTES);
     if (!c->chunk || !c->flat ||
-        console_open(&c->console, c->loop, 2, on_console_ready, c) < 0)
+        console_open(&c->console, c->loop, 2, capture_on_console_ready, c) < 0)
         return false;
     c->opened = true;
     return true;
@@ -509,17 +532,17 @@ static void on_stream_closed(uv_handle_t *h)
     handle_gone(c);
 }
 
-static void on_console_closed(uv_handle_t *h)
+static void capture_on_console_closed(uv_handle_t *h)
 {
     handle_gone(CONTAINER_OF(h->data, struct captures, console));
 }
 
-static void on_handle_closed(uv_handle_t *h)
+static void capture_on_handle_closed(uv_handle_t *h)
 {
     handle_gone(h->data);
 }
 
-static void on_defer_closed(uv_handle_t *h)
+static void capture_on_defer_closed(uv_handle_t *h)
 {
     handle_gone(CONTAINER_OF(h, struct captures, defer.idle));
 }
@@ -545,10 +568,10 @@ void captures_close(struct captures *c)
     c->closed = true;
     if (c->opened) {
         c->handles++;
-        if (!console_close(&c->console, on_console_closed))
+        if (!console_close(&c->console, capture_on_console_closed))
             c->handles--;
     }
-    uv_close((uv_handle_t *)&c->winch, on_handle_closed);
-    uv_close((uv_handle_t *)&c->rest, on_handle_closed);
-    uv_close((uv_handle_t *)&c->defer.idle, on_defer_closed);
+    uv_close((uv_handle_t *)&c->winch, capture_on_handle_closed);
+    uv_close((uv_handle_t *)&c->rest, capture_on_handle_closed);
+    uv_close((uv_handle_t *)&c->defer.idle, capture_on_defer_closed);
 }

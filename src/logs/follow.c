@@ -26,38 +26,38 @@ struct tails {
     int closing; /* handles yet to close */
 };
 
-static void look(struct tails *t);
+static void tails_look(struct tails *t);
 
-static void on_console_ready(void *ctx)
+static void follow_on_console_ready(void *ctx)
 {
-    look(ctx);
+    tails_look(ctx);
 }
 
 /* --- taking turns ----------------------------------------------------------------- */
 
 static void follow_on_timer(uv_timer_t *timer)
 {
-    look(timer->data);
+    tails_look(timer->data);
 }
 
-static void unwatch(struct tails *t)
+static void tails_unwatch(struct tails *t)
 {
     if (t->watching)
         uv_poll_stop(&t->events);
     t->watching = false;
 }
 
-static void on_event(uv_poll_t *poll, int status, int events)
+static void follow_on_event(uv_poll_t *poll, int status, int events)
 {
     struct tails *t = poll->data;
     char skipped[4096];
 
     (void)status;
     (void)events;
-    unwatch(t);
+    tails_unwatch(t);
     while (read(t->inotify, skipped, sizeof skipped) > 0)
         ; /* Which file it was matters little: all are looked at. */
-    look(t);
+    tails_look(t);
 }
 
 static void forget_files(struct tails *t)
@@ -69,7 +69,7 @@ static void forget_files(struct tails *t)
     }
 }
 
-static void on_drained(uv_timer_t *timer)
+static void follow_on_drained(uv_timer_t *timer)
 {
     struct tails *t = timer->data;
     void (*cb)(void *) = t->drained;
@@ -91,12 +91,12 @@ static bool all_shown(struct tails *t)
 }
 
 /* Not while a console is full: each write that it holds up would be an event. */
-static void watch(struct tails *t)
+static void tails_watch(struct tails *t)
 {
     if (t->watching)
         return;
     t->watching = true;
-    uv_poll_start(&t->events, UV_READABLE, on_event);
+    uv_poll_start(&t->events, UV_READABLE, follow_on_event);
 }
 
 /* What a turn of all files has shown. */
@@ -107,7 +107,7 @@ struct turn {
     uint64_t settle_ms; /* until an unfinished line is due; 0: none */
 };
 
-static struct turn take_turn(struct tails *t)
+static struct turn tails_take_turn(struct tails *t)
 {
     struct turn now = { 0 };
 
@@ -127,34 +127,34 @@ static struct turn take_turn(struct tails *t)
     return now;
 }
 
-static void look_in(struct tails *t, uint64_t ms)
+static void tails_look_in(struct tails *t, uint64_t ms)
 {
     uv_timer_start(&t->timer, follow_on_timer, ms, 0);
 }
 
 /* One turn for every file, then decide when to look again. A full console wakes us
  * when it has room, and holds up nothing but its own files. */
-static void look(struct tails *t)
+static void tails_look(struct tails *t)
 {
     uv_update_time(t->common.opts.loop);
-    const struct turn now = take_turn(t);
+    const struct turn now = tails_take_turn(t);
     const bool full[] = { console_full(&t->out[0]), console_full(&t->out[1]) };
     const bool more = (now.left[0] && !full[0]) || (now.left[1] && !full[1]);
 
     if (t->drained && !now.left[0] && !now.left[1] && all_shown(t))
-        uv_timer_start(&t->timer, on_drained, 0, 0);
+        uv_timer_start(&t->timer, follow_on_drained, 0, 0);
     else if (more)
-        look_in(t, 1); /* Not 0: libuv would call us again before all else. */
+        tails_look_in(t, 1); /* Not 0: libuv would call us again before all else. */
     else if (!now.open)
         uv_timer_stop(&t->timer);
     else if (now.any)
-        look_in(t, BUSY_MS);
+        tails_look_in(t, BUSY_MS);
     else if (t->drained || t->blind || full[0] || full[1])
-        look_in(t, now.settle_ms ? now.settle_ms : LOOK_MS);
+        tails_look_in(t, now.settle_ms ? now.settle_ms : LOOK_MS);
     else {
-        watch(t); /* What was written since the read is in the event queue. */
+        tails_watch(t); /* What was written since the read is in the event queue. */
         if (now.settle_ms)
-            look_in(t, now.settle_ms);
+            tails_look_in(t, now.settle_ms);
         else
             uv_timer_stop(&t->timer);
     }
@@ -170,7 +170,7 @@ static void go_blind(struct tails *t, int errnum)
     if (t->blind)
         return;
     t->blind = true;
-    unwatch(t);
+    tails_unwatch(t);
     o->on_blind(o->ctx, LOOK_MS, errnum);
 }
 
@@ -204,8 +204,8 @@ int tails_open(const struct tails_opts *opts, struct tails **out,
     t->common = (struct tail_common){ .opts = *opts, .chunk = chunk };
     buf_init(&t->common.copy, SIZE_MAX);
     open_inotify(t);
-    console_open(&t->out[0], opts->loop, STDOUT_FILENO, on_console_ready, t);
-    console_open(&t->out[1], opts->loop, STDERR_FILENO, on_console_ready, t);
+    console_open(&t->out[0], opts->loop, STDOUT_FILENO, follow_on_console_ready, t);
+    console_open(&t->out[1], opts->loop, STDERR_FILENO, follow_on_console_ready, t);
     uv_timer_init(opts->loop, &t->timer);
     t->timer.data = t;
     *out = t;
@@ -224,9 +224,9 @@ int tails_add(struct tails *t, const struct tail_spec *spec, struct muster_error
     f->next = t->list;
     t->list = f;
     if (!t->blind)
-        watch(t);
+        tails_watch(t);
     else if (!uv_is_active((uv_handle_t *)&t->timer))
-        look_in(t, LOOK_MS);
+        tails_look_in(t, LOOK_MS);
     return 0;
 }
 
@@ -234,8 +234,8 @@ void tails_drain(struct tails *t, void (*cb)(void *ctx), void *ctx)
 {
     t->drained = cb;
     t->drained_ctx = ctx;
-    unwatch(t);
-    look_in(t, 0);
+    tails_unwatch(t);
+    tails_look_in(t, 0);
 }
 
 static void free_after_last(struct tails *t)
@@ -251,7 +251,7 @@ static void follow_on_closed(uv_handle_t *h)
     free_after_last(h->data);
 }
 
-static void on_console_closed(uv_handle_t *h)
+static void follow_on_console_closed(uv_handle_t *h)
 {
     const struct console *c = h->data;
     free_after_last(c->ctx);
@@ -263,8 +263,8 @@ void tails_close(struct tails *t)
         return;
     forget_files(t);
     t->closing = 1 + (t->inotify >= 0);
-    t->closing += console_close(&t->out[0], on_console_closed);
-    t->closing += console_close(&t->out[1], on_console_closed);
+    t->closing += console_close(&t->out[0], follow_on_console_closed);
+    t->closing += console_close(&t->out[1], follow_on_console_closed);
     buf_fini(&t->common.copy);
     uv_close((uv_handle_t *)&t->timer, follow_on_closed);
     if (t->inotify < 0)

@@ -1,4 +1,4 @@
-/* follow_file.c - see follow_file.h. */
+/* follow_file.c - see follow_int.h. */
 #include "logs/follow_int.h"
 
 #include <errno.h>
@@ -10,8 +10,8 @@
 
 #define TURN       (1u << 20) /* read from one file before others get their turn */
 #define CHUNKS_MAX (TURN / TAIL_CHUNK)
-#define PARTIAL_MS                                                                     \
-    100 /* an unfinished line is shown after this, as torch's poll does */
+/* An unfinished line is shown after this, as torch's poll does. */
+#define PARTIAL_MS 100
 
 int tail_file_new(const struct tail_spec *spec, struct console *console,
                   struct tail_file **out, struct muster_error *err)
@@ -50,7 +50,7 @@ void tail_file_free(struct tail_file *f)
     mem_free(f);
 }
 
-static void give_up(struct tail_common *s, struct tail_file *f, int errnum)
+static void tail_file_give_up(struct tail_common *s, struct tail_file *f, int errnum)
 {
     if (f->given_up)
         return;
@@ -106,11 +106,11 @@ bool tail_file_read(struct tail_common *s, struct tail_file *f, bool *any)
         if (n == 0)
             return false;
         if (n < 0) {
-            give_up(s, f, errno);
+            tail_file_give_up(s, f, errno);
             return false;
         }
         if (tee_feed(&f->tee, span_of(s->chunk, (size_t)n), &c->out, &s->copy) != 0)
-            give_up(s, f, ENOMEM);
+            tail_file_give_up(s, f, ENOMEM);
         write_copy(s, f);
         if (f->tee.fresh) /* A line that grows and grows is shown in time, too. */
             f->partial_since = 0;

@@ -35,7 +35,7 @@ static void remove_one(const struct sweep *s, int64_t number)
 }
 
 /* In a thread of the pool. */
-static void work(uv_work_t *w)
+static void sweep_work(uv_work_t *w)
 {
     struct sweep *s = w->data;
 
@@ -74,7 +74,7 @@ static void end_if_done(struct sweep *s)
         uv_close((uv_handle_t *)&s->end, remove_dirs_on_closed);
 }
 
-static void on_worked(uv_work_t *w, int status);
+static void sweep_on_worked(uv_work_t *w, int status);
 
 /* Another thread, if one is idle; without threads we do it ourselves. */
 static void start_thread(struct sweep *s)
@@ -84,17 +84,18 @@ static void start_thread(struct sweep *s)
     for (size_t i = 0; i < SWEEPERS; i++) {
         if (!s->busy[i]) {
             s->work[i].data = s;
-            s->busy[i] = uv_queue_work(s->loop, &s->work[i], work, on_worked) == 0;
+            s->busy[i] =
+                uv_queue_work(s->loop, &s->work[i], sweep_work, sweep_on_worked) == 0;
             if (s->busy[i])
                 return;
         }
         any = any || s->busy[i];
     }
     if (!any)
-        work(&(uv_work_t){ .data = s });
+        sweep_work(&(uv_work_t){ .data = s });
 }
 
-static void on_worked(uv_work_t *w, int status)
+static void sweep_on_worked(uv_work_t *w, int status)
 {
     struct sweep *s = w->data;
 
@@ -131,7 +132,7 @@ int sweep_open(uv_loop_t *loop, const char *dir, struct sweep **out,
     return 0;
 }
 
-static bool add(struct sweep *s, int64_t number)
+static bool sweep_add(struct sweep *s, int64_t number)
 {
     bool added = false;
 
@@ -155,7 +156,7 @@ static bool add(struct sweep *s, int64_t number)
 
 void sweep_remove(struct sweep *s, int64_t number)
 {
-    if (add(s, number))
+    if (sweep_add(s, number))
         start_thread(s);
     else
         remove_one(s, number);

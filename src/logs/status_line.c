@@ -1,4 +1,4 @@
-/* status_line.c - the one line at the bottom of a terminal; see log.h. */
+/* status_line.c - the one line at the bottom of a terminal; see log_writer.h. */
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -6,28 +6,29 @@
 #include "base/buf.h"
 #include "base/escape.h"
 #include "base/text_list.h"
-#include "logs/log.h"
+#include "logs/log_writer.h"
 
 #define BACK  "\033[A\r\033[K" /* to the line above, and empty it */
 #define CYAN  "\033[36m"
 #define PLAIN "\033[0m"
 
-void log_on_screen(struct log *n, struct log_screen *screen, char *const *envp)
+void log_writer_on_screen(struct log_writer *w, struct log_screen *screen,
+                          char *const *envp)
 {
     const char *term = env_get(envp, "TERM"), *plain = env_get(envp, "NO_COLOR");
-    const bool lines = isatty(n->fd) && term && *term && strcmp(term, "dumb") != 0;
+    const bool lines = isatty(w->fd) && term && *term && strcmp(term, "dumb") != 0;
 
     *screen =
         (struct log_screen){ .lines = lines, .colours = lines && !(plain && *plain) };
-    n->screen = screen;
+    w->screen = screen;
 }
 
-void log_set_brief(struct log *n, const char *failure)
+void log_writer_set_brief(struct log_writer *w, const char *failure)
 {
-    const bool more = n->format || MIN_OF(n->least, n->torch_least) < NOTE_WARN;
+    const bool more = w->format || MIN_OF(w->log.least, w->log.torch_least) < LOG_WARN;
 
-    n->screen->brief =
-        failure ? strcmp(failure, "short") == 0 : n->screen->lines && !more;
+    w->screen->brief =
+        failure ? strcmp(failure, "short") == 0 : w->screen->lines && !more;
 }
 
 /* A line that wraps could not be taken back. */
@@ -38,14 +39,14 @@ static int width(int fd)
     return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col - 1 : 79;
 }
 
-void status_line(const struct log *n, const char *text)
+void status_line(const struct log_writer *w, const char *text)
 {
-    struct log_screen *s = n->screen;
-    struct pollfd ready = { .fd = n->fd, .events = POLLOUT };
+    struct log_screen *s = w->screen;
+    struct pollfd ready = { .fd = w->fd, .events = POLLOUT };
     char clean[1024] = ""; /* Names of nodes come from strangers. */
     struct buf b;
 
-    if (n->fd < 0 || !s || !s->lines || (!text && !s->shown))
+    if (w->fd < 0 || !s || !s->lines || (!text && !s->shown))
         return;
     if (text)
         escape_text(clean, sizeof clean, span_str(text));
@@ -53,9 +54,9 @@ void status_line(const struct log *n, const char *text)
     /* Ends in a newline, so that a shell's prompt has its own line even if we are
      * killed. A terminal that takes nothing right now does not get the line. */
     if (buf_append_str(&b, s->shown ? BACK : "") == 0 &&
-        (!text || buf_printf(&b, "%s%.*s%s\n", s->colours ? CYAN : "", width(n->fd),
+        (!text || buf_printf(&b, "%s%.*s%s\n", s->colours ? CYAN : "", width(w->fd),
                              clean, s->colours ? PLAIN : "") == 0) &&
-        poll(&ready, 1, 0) == 1 && write(n->fd, buf_data(&b), buf_len(&b)) > 0)
+        poll(&ready, 1, 0) == 1 && write(w->fd, buf_data(&b), buf_len(&b)) > 0)
         s->shown = text != NULL;
     buf_fini(&b);
 }

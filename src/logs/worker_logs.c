@@ -2,9 +2,9 @@
 #include "logs/worker_logs.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "job/core/last_words.h"
-#include "launch/core/worker_env.h"
 #include "logs/capture.h"
+#include "logs/core/last_words.h"
+#include "logs/core/prefix_lines.h"
 #include "logs/directories.h"
 #include "logs/remove_dirs.h"
 #include "loop/remove_tree.h"
@@ -19,75 +19,64 @@
 #include <unistd.h>
 
 struct logs {
-    uv_loop_t *loop;
-    const struct launch_config *config; /* borrowed */
-    const struct log *log;              /* borrowed */
-    char *const *envp;                  /* borrowed */
-    bool none;                          /* /dev/null */
-    bool own_base;                      /* nobody named it */
-    char *base, *run, *attempt;         /* owned; run: made at the first attempt */
-    int filtered[2];                    /* shared by all local ranks; -1 */
-    struct tails *tails;                /* NULL until something is teed */
-    struct captures *captures;          /* what goes to the console */
-    int64_t began_at;                   /* size of the file that stderr is; -1: none */
-    struct sweep *sweep;                /* NULL until many workers end well */
-    size_t sweeping;                    /* sweeps and forgettings not yet over */
-    int64_t
-        forgotten; /* last attempt that is not kept, or this node's first; -1: none */
+    struct logs_opts opts;
+    bool none;                  /* /dev/null */
+    bool own_base;              /* nobody named it */
+    char *base, *run, *attempt; /* owned; run: made at the first attempt */
+    int filtered[2];            /* shared by all local ranks; -1 */
+    struct tails *tails;        /* NULL until something is teed */
+    struct captures *captures;  /* what goes to the console */
+    int64_t began_at;           /* size of the file that stderr is; -1: none */
+    struct sweep *sweep;        /* NULL until many workers end well */
+    size_t sweeping;            /* sweeps and forgettings not yet over */
+    int64_t forgotten; /* last attempt not kept, or this node's first; -1: none */
     bool closed, tidy; /* as soon as they are */
-    uv_timer_t later;  /* for a drain with nothing to drain */
     void (*drained)(void *ctx);
     void *drained_ctx;
 };
 
-/* From now on the console shows what the worker writes to path: which is 0 for its
- * stdout, 1 for its stderr. */
-static int logs_follow(struct logs *l, const char *path, int which, int64_t local_rank,
-                       int64_t rank, struct muster_error *err);
-
 #define MANY 16 /* workers whose directories are worth a thread's time */
 
-int logs_open(uv_loop_t *loop, const struct launch_config *config,
-              const struct log *log, char *const *envp, struct logs **out,
-              struct muster_error *err)
+/* <base>/<name>_<8 chars> */
+static int unique_dir(char **out, const char *base, const char *name,
+                      struct muster_error *err)
+{
+    const size_t n = strlen(base);
+    const char *slash = n && base[n - 1] == '/' ? "" : "/";
+    char *stem = mem_printf("%s%s%s_", base, slash, name);
+
+    *out = stem ? log_dirs_unique(stem, err) : NULL;
+    mem_free(stem);
+    return *out ? 0 : err ? err->code : MUSTER_EIO;
+}
+
+int logs_open(const struct logs_opts *opts, struct logs **out, struct muster_error *err)
 {
     struct logs *l = mem_calloc(1, sizeof *l);
     int rc = 0;
 
     if (!l)
         return err_nomem(err);
-    *l = (struct logs){ .loop = loop,
-                        .config = config,
-                        .log = log,
-                        .envp = envp,
-                        .filtered = { -1, -1 },
-                        .forgotten = -1 };
-    uv_timer_init(loop, &l->later);
-    l->later.data = l;
-    if (config->log_dir && strcmp(config->log_dir, "/dev/null") == 0) {
+    *l = (struct logs){ .opts = *opts, .filtered = { -1, -1 }, .forgotten = -1 };
+    *out = l;
+    if (opts->dir && strcmp(opts->dir, "/dev/null") == 0) {
         l->none = true;
-    } else if (config->log_dir) {
-        l->base = mem_strdup(config->log_dir);
+    } else if (opts->dir) {
+        l->base = mem_strdup(opts->dir);
         rc = l->base ? log_dirs_make(l->base, err) : err_nomem(err);
     } else {
-        char *stem = mem_printf("%s/torchelastic_", log_dirs_temp(envp));
         l->own_base = true;
-        l->base = stem ? log_dirs_unique(stem, err) : NULL;
-        mem_free(stem);
-        rc = l->base ? 0 : err ? err->code : MUSTER_EIO;
+        rc = unique_dir(&l->base, log_dirs_temp(opts->envp), "torchelastic", err);
     }
-    if (rc == 0)
-        rc = captures_open(loop, (size_t)config->nproc, &l->captures, err);
-    *out = l; /* To be closed even after a failure: the timer is the loop's. */
-    return rc;
+    return rc == 0 ? captures_open(opts->loop, (size_t)opts->nproc, &l->captures, err)
+                   : rc;
 }
 
-static int open_filtered(struct logs *l, int which, const struct text_list *needles,
-                         struct muster_error *err)
+static int open_filtered(struct logs *l, int which, struct muster_error *err)
 {
     const char *name = which ? "filtered_stderr.log" : "filtered_stdout.log";
 
-    if (needles->count == 0)
+    if (l->opts.needles[which]->count == 0)
         return 0;
     char *path = mem_printf("%s/%s", l->none ? "/dev/null" : l->attempt, name);
     if (!path)
@@ -110,20 +99,9 @@ static void close_filtered(struct logs *l)
     }
 }
 
-static int make_run_dir(struct logs *l, struct muster_error *err)
-{
-    const size_t n = strlen(l->base);
-    const char *slash = n && l->base[n - 1] == '/' ? "" : "/";
-    char *stem = mem_printf("%s%s%s_", l->base, slash, l->config->rdzv.run_id);
-
-    l->run = stem ? log_dirs_unique(stem, err) : NULL;
-    mem_free(stem);
-    return l->run ? 0 : err ? err->code : MUSTER_EIO;
-}
-
 /* Somebody who tidies up (systemd-tmpfiles, `rm -r`) may have taken it while the
- * workers ran; like torchrun, go on. In /tmp the name could be another user's by now.
- */
+ * workers ran; like torchrun, go on. In /tmp the name could be another user's by
+ * now. */
 static int make_run_dir_again(struct logs *l, struct muster_error *err)
 {
     struct stat st;
@@ -131,9 +109,10 @@ static int make_run_dir_again(struct logs *l, struct muster_error *err)
 
     if (stat(l->run, &st) == 0 || errno != ENOENT)
         return 0; /* Whatever is wrong with it, what comes next will tell. */
-    note(l->log, NOTE_WARN, AT_LOGS,
-         "the log directory %s has been removed while the job runs; it is made again",
-         l->run);
+    log_line(
+        l->opts.log, LOG_WARN, AT_LOGS,
+        "the log directory %s has been removed while the job runs; it is made again",
+        l->run);
     if (!l->own_base)
         rc = log_dirs_make(l->base, err);
     else if (mkdir(l->base, 0700) != 0 &&
@@ -157,20 +136,20 @@ static int next_attempt(struct logs *l, int64_t attempt, struct muster_error *er
         return err_nomem(err);
     const int rc = log_dirs_renew(l->run, name, &moved, err);
     if (moved)
-        note(l->log, NOTE_INFO, AT_LOGS, "the logs of the round that is over are in %s",
-             moved);
+        log_line(l->opts.log, LOG_INFO, AT_LOGS,
+                 "the logs of the round that is over are in %s", moved);
     mem_free(moved);
     return rc;
 }
 
-static void finish(struct logs *l);
+static void logs_finish(struct logs *l);
 
 static void on_swept(void *ctx)
 {
     struct logs *l = ctx;
 
     if (--l->sweeping == 0 && l->closed)
-        finish(l);
+        logs_finish(l);
 }
 
 /* --- attempts that are not kept --------------------------------------------------- */
@@ -183,7 +162,7 @@ struct forgetting {
 };
 
 /* In a thread of libuv's pool: the next attempt does not wait for the disk. */
-static void forget(uv_work_t *work)
+static void forget_attempts(uv_work_t *work)
 {
     const struct forgetting *f = work->data;
 
@@ -209,11 +188,11 @@ static void on_forgotten(uv_work_t *work, int status)
 /* Keeps the first attempt of this node and the last few, this one included. */
 static void forget_old_attempts(struct logs *l, int64_t attempt)
 {
-    const int64_t to = attempt - l->config->log_attempts;
+    const int64_t to = attempt - l->opts.attempts;
 
     if (l->forgotten < 0)
         l->forgotten = attempt;
-    if (l->config->log_attempts == 0 || to <= l->forgotten)
+    if (l->opts.attempts == 0 || to <= l->forgotten)
         return;
     struct forgetting *f = mem_calloc(1, sizeof *f);
     if (!f)
@@ -222,7 +201,8 @@ static void forget_old_attempts(struct logs *l, int64_t attempt)
         .l = l, .run = mem_strdup(l->run), .from = l->forgotten + 1, .to = to
     };
     f->work.data = f;
-    if (f->run && uv_queue_work(l->loop, &f->work, forget, on_forgotten) == 0) {
+    if (f->run &&
+        uv_queue_work(l->opts.loop, &f->work, forget_attempts, on_forgotten) == 0) {
         l->forgotten = to;
         l->sweeping++;
         return;
@@ -255,7 +235,8 @@ int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
     captures_reset(l->captures);
     l->began_at = shared_size();
     if (!l->none) {
-        rc = l->run ? make_run_dir_again(l, err) : make_run_dir(l, err);
+        rc = l->run ? make_run_dir_again(l, err)
+                    : unique_dir(&l->run, l->base, l->opts.run_id, err);
         if (rc != 0)
             return rc;
         rc = next_attempt(l, attempt, err);
@@ -263,23 +244,77 @@ int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
             return rc;
         forget_old_attempts(l, attempt);
     }
-    rc = open_filtered(l, 0, &l->config->stdout_needles, err);
+    rc = open_filtered(l, 0, err);
+    return rc == 0 ? open_filtered(l, 1, err) : rc;
+}
+
+/* --- teed streams ----------------------------------------------------------------- */
+
+static void on_error(void *ctx, const char *name, int errnum)
+{
+    const struct logs *l = ctx;
+
+    log_line(l->opts.log, LOG_ERROR, AT_TAIL, "error in log tailer for %s. %s", name,
+             errnum == EPIPE ? "BrokenPipeError" : strerror(errnum));
+}
+
+static void on_blind(void *ctx, unsigned every_ms, int errnum)
+{
+    const struct logs *l = ctx;
+
+    log_line(
+        l->opts.log, LOG_WARN, AT_LOGS,
+        "inotify cannot be used (%s): log files are looked at every %u ms instead. "
+        "All processes of a user share its limits, fs.inotify.max_user_instances and "
+        "fs.inotify.max_user_watches: see sysctl.",
+        strerror(errnum), every_ms);
+}
+
+/* From now on the console shows what the worker writes to path: which is 0 for its
+ * stdout, 1 for its stderr. */
+static int logs_follow(struct logs *l, const char *path, int which, int64_t local_rank,
+                       int64_t rank, struct muster_error *err)
+{
+    const struct logs_opts *o = &l->opts;
+    const struct text_list *needles = o->needles[which];
+    const struct tails_opts opts = { l->opts.loop, on_error, on_blind, l };
+    char name[300], hostname[256] = "";
+    struct buf prefix;
+    int rc = 0;
+
+    (void)gethostname(hostname, sizeof hostname - 1);
+    if (!l->tails)
+        rc = tails_open(&opts, &l->tails, err);
+    buf_init(&prefix, SIZE_MAX);
+    if (rc == 0 && line_prefix(&prefix, o->prefix_template, o->role, rank, local_rank,
+                               hostname) != 0)
+        rc = err_nomem(err);
+    snprintf(name, sizeof name, "%s%" PRId64, o->role, local_rank);
     if (rc == 0)
-        rc = open_filtered(l, 1, &l->config->stderr_needles, err);
+        rc = tails_add(l->tails,
+                       &(struct tail_spec){ .path = path,
+                                            .name = name,
+                                            .prefix = buf_span(&prefix),
+                                            .is_stderr = which == 1,
+                                            .needles = needles->items,
+                                            .needle_count = needles->count,
+                                            .copy_fd = l->filtered[which] },
+                       err);
+    buf_fini(&prefix);
     return rc;
 }
 
 /* --- one worker ------------------------------------------------------------------- */
 
 /* One stream: a file, the console (-1), or nowhere if the console does not show it. */
-static int stream(struct logs *l, const char *dir, int which, int64_t local_rank,
-                  int64_t rank, int *fd, struct muster_error *err)
+static int open_stream(struct logs *l, const char *dir, int which, int64_t local_rank,
+                       int64_t rank, int *fd, struct muster_error *err)
 {
-    const struct launch_config *c = l->config;
+    const struct logs_opts *o = &l->opts;
     const uint8_t bit = which ? STREAM_ERR : STREAM_OUT;
-    const bool tee = stream_map_get(&c->tee, local_rank) & bit;
-    const bool to_file = tee || stream_map_get(&c->redirects, local_rank) & bit;
-    const bool shown = rank_filter_shows(&c->filter, local_rank);
+    const bool tee = stream_map_get(o->tee, local_rank) & bit;
+    const bool to_file = tee || stream_map_get(o->redirects, local_rank) & bit;
+    const bool shown = rank_filter_shows(o->filter, local_rank);
 
     *fd = -1;
     if (l->none || !to_file) {
@@ -318,9 +353,9 @@ int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
     if (rc == 0 && dir && mkdir(dir, 0777) != 0)
         rc = log_dirs_error(err, "The log directory cannot be made", dir);
     if (rc == 0)
-        rc = stream(l, dir, 0, local_rank, rank, &w.out, err);
+        rc = open_stream(l, dir, 0, local_rank, rank, &w.out, err);
     if (rc == 0)
-        rc = stream(l, dir, 1, local_rank, rank, &w.err, err);
+        rc = open_stream(l, dir, 1, local_rank, rank, &w.err, err);
     mem_free(dir);
     if (rc == 0) {
         captures_worker(l->captures, (size_t)local_rank, &w.out, &w.err);
@@ -339,8 +374,8 @@ void logs_worker_left(struct logs *l, int64_t local_rank)
 {
     if (!l->own_base || !l->attempt)
         return;
-    if (l->config->nproc >= MANY && !l->sweep &&
-        sweep_open(l->loop, l->attempt, &l->sweep, NULL) == 0)
+    if (l->opts.nproc >= MANY && !l->sweep &&
+        sweep_open(l->opts.loop, l->attempt, &l->sweep, NULL) == 0)
         l->sweeping++;
     if (l->sweep) {
         sweep_remove(l->sweep, local_rank);
@@ -387,9 +422,9 @@ static void read_tail(int fd, int64_t from, struct buf *out, int64_t *changed_us
 void logs_tail(struct logs *l, int64_t local_rank, struct buf *out, bool *whole,
                char **path, int64_t *traceback_us)
 {
-    const struct launch_config *c = l->config;
+    const struct logs_opts *o = &l->opts;
     const uint8_t to_file =
-        stream_map_get(&c->tee, local_rank) | stream_map_get(&c->redirects, local_rank);
+        stream_map_get(o->tee, local_rank) | stream_map_get(o->redirects, local_rank);
     const struct span kept =
         captures_tail(l->captures, (size_t)local_rank, traceback_us);
     int fd = -1;
@@ -437,12 +472,7 @@ const char *logs_run(const struct logs *l)
     return l->none ? NULL : l->run;
 }
 
-static void worker_logs_on_closed(uv_handle_t *h)
-{
-    mem_free(h->data);
-}
-
-static void finish(struct logs *l)
+static void logs_finish(struct logs *l)
 {
     if (l->tidy && l->own_base && l->base &&
         !(l->attempt && rmdir(l->attempt) == 0 && rmdir(l->run) == 0 &&
@@ -451,7 +481,7 @@ static void finish(struct logs *l)
     mem_free(l->base);
     mem_free(l->run);
     mem_free(l->attempt);
-    uv_close((uv_handle_t *)&l->later, worker_logs_on_closed);
+    mem_free(l);
 }
 
 void logs_close(struct logs *l, bool tidy)
@@ -465,59 +495,5 @@ void logs_close(struct logs *l, bool tidy)
     captures_close(l->captures);
     end_sweep(l);
     if (l->sweeping == 0)
-        finish(l);
-}
-
-/* --- teed streams ------------------------------------------------------------------
- */
-
-static void on_error(void *ctx, const char *name, int errnum)
-{
-    const struct logs *l = ctx;
-
-    note(l->log, NOTE_ERROR, AT_TAIL, "error in log tailer for %s. %s", name,
-         errnum == EPIPE ? "BrokenPipeError" : strerror(errnum));
-}
-
-static void on_blind(void *ctx, unsigned every_ms, int errnum)
-{
-    const struct logs *l = ctx;
-
-    note(l->log, NOTE_WARN, AT_LOGS,
-         "inotify cannot be used (%s): log files are looked at every %u ms instead. "
-         "All processes of a user share its limits, fs.inotify.max_user_instances and "
-         "fs.inotify.max_user_watches: see sysctl.",
-         strerror(errnum), every_ms);
-}
-
-static int logs_follow(struct logs *l, const char *path, int which, int64_t local_rank,
-                       int64_t rank, struct muster_error *err)
-{
-    const struct launch_config *c = l->config;
-    const struct text_list *needles = which ? &c->stderr_needles : &c->stdout_needles;
-    const struct tails_opts opts = { l->loop, on_error, on_blind, l };
-    char name[300], hostname[256] = "";
-    struct buf prefix;
-    int rc = 0;
-
-    (void)gethostname(hostname, sizeof hostname - 1);
-
-    if (!l->tails)
-        rc = tails_open(&opts, &l->tails, err);
-    buf_init(&prefix, SIZE_MAX);
-    if (rc == 0 && worker_prefix(&prefix, c, rank, local_rank, hostname) != 0)
-        rc = err_nomem(err);
-    snprintf(name, sizeof name, "%s%" PRId64, c->role, local_rank);
-    if (rc == 0)
-        rc = tails_add(l->tails,
-                       &(struct tail_spec){ .path = path,
-                                            .name = name,
-                                            .prefix = buf_span(&prefix),
-                                            .is_stderr = which == 1,
-                                            .needles = needles->items,
-                                            .needle_count = needles->count,
-                                            .copy_fd = l->filtered[which] },
-                       err);
-    buf_fini(&prefix);
-    return rc;
+        logs_finish(l);
 }

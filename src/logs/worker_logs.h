@@ -1,22 +1,37 @@
 /* worker_logs.h - where the workers' output goes: torchrun's directories and files.
  *
- *     <log dir>/<run id>_<8 chars>/attempt_<n>/<local
- * rank>/{stdout.log,stderr.log,error.json}
+ *     <log dir>/<run id>_<8 chars>/attempt_<n>/<local rank>/
+ *         stdout.log stderr.log error.json
  *
  * One struct logs per agent. With --log-dir /dev/null there are no files at all. */
 #ifndef LOGS_WORKER_LOGS_H
 #define LOGS_WORKER_LOGS_H
 
 #include "base/buf.h"
-#include "launch/core/config.h"
+#include "base/log.h"
+#include "base/text_list.h"
+#include "logs/core/streams.h"
 #include "logs/follow.h"
-#include "logs/log.h"
 
 struct logs;
 
-/* Makes the base directory (the given one, or a new one under TMPDIR). */
-int logs_open(uv_loop_t *loop, const struct launch_config *config,
-              const struct log *log, char *const *envp, struct logs **out,
+struct logs_opts { /* all is borrowed */
+    uv_loop_t *loop;
+    const struct log *log;
+    char *const *envp;
+    const char *dir; /* --log-dir; NULL: a new one under TMPDIR */
+    const char *run_id, *role;
+    int64_t nproc;
+    int64_t attempts; /* of which the directories are kept, and the first; 0: all */
+    const struct stream_map *redirects, *tee;
+    const struct rank_filter *filter;
+    const char *prefix_template;        /* of teed lines; NULL or empty: the default */
+    const struct text_list *needles[2]; /* of stdout and stderr: duplicate filters */
+};
+
+/* Makes the base directory (the given one, or a new one under TMPDIR). To be closed
+ * even after a failure. */
+int logs_open(const struct logs_opts *opts, struct logs **out,
               struct muster_error *err);
 
 /* Makes the directory of an attempt; what is there of it already moves to
@@ -28,8 +43,8 @@ struct logs_worker {
     char *error_file; /* owned by the caller; "" if there are no files */
 };
 
-/* The files of one worker of the current attempt. Teed ones are followed from now on.
- */
+/* The files of one worker of the current attempt. Teed ones are followed from now
+ * on. */
 int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
                 struct logs_worker *out, struct muster_error *err);
 

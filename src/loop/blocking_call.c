@@ -21,7 +21,7 @@ struct blocking_call {
     void *ctx;
 };
 
-static void release(struct blocking_call *o)
+static void call_release(struct blocking_call *o)
 {
     bool last;
 
@@ -35,7 +35,7 @@ static void release(struct blocking_call *o)
     mem_free(o);
 }
 
-static void *thread_main(void *arg)
+static void *blocking_call_main(void *arg)
 {
     struct blocking_call *o = arg;
 
@@ -45,13 +45,13 @@ static void *thread_main(void *arg)
     if (o->wanted)
         (void)uv_async_send(&o->async);
     pthread_mutex_unlock(&o->lock);
-    release(o);
+    call_release(o);
     return NULL;
 }
 
-static void call_on_closed(uv_handle_t *h)
+static void blocking_call_on_closed(uv_handle_t *h)
 {
-    release(h->data);
+    call_release(h->data);
 }
 
 void blocking_call_cancel(struct blocking_call *o)
@@ -62,11 +62,11 @@ void blocking_call_cancel(struct blocking_call *o)
     o->wanted = false;
     pthread_mutex_unlock(&o->lock);
     o->done = NULL;
-    uv_close((uv_handle_t *)&o->async, call_on_closed);
-    uv_close((uv_handle_t *)&o->timer, call_on_closed);
+    uv_close((uv_handle_t *)&o->async, blocking_call_on_closed);
+    uv_close((uv_handle_t *)&o->timer, blocking_call_on_closed);
 }
 
-static void finish(struct blocking_call *o, bool in_time)
+static void call_finish(struct blocking_call *o, bool in_time)
 {
     const blocking_call_done done = o->done;
     void *data = NULL;
@@ -91,16 +91,16 @@ static void call_on_async(uv_async_t *a)
     finished = o->finished;
     pthread_mutex_unlock(&o->lock);
     if (finished)
-        finish(o, true);
+        call_finish(o, true);
 }
 
-static void call_on_timer(uv_timer_t *t)
+static void blocking_call_on_timer(uv_timer_t *t)
 {
-    finish(t->data, false);
+    call_finish(t->data, false);
 }
 
 /* The thread blocks all signals: the loop's thread handles them. */
-static int start(struct blocking_call *o)
+static int call_start(struct blocking_call *o)
 {
     pthread_attr_t attr;
     pthread_t thread;
@@ -112,7 +112,7 @@ static int start(struct blocking_call *o)
     (void)pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    rc = pthread_create(&thread, &attr, thread_main, o);
+    rc = pthread_create(&thread, &attr, blocking_call_main, o);
     (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     (void)pthread_attr_destroy(&attr);
     return rc;
@@ -138,7 +138,7 @@ int blocking_call_run(uv_loop_t *loop, blocking_call_work work, void *data,
     pthread_mutex_init(&o->lock, NULL);
     (void)uv_timer_init(loop, &o->timer);
     o->async.data = o->timer.data = o;
-    rc = start(o);
+    rc = call_start(o);
     if (rc != 0) {
         o->data = NULL;
         o->refs = 2;
@@ -146,7 +146,7 @@ int blocking_call_run(uv_loop_t *loop, blocking_call_work work, void *data,
         return err_set(err, MUSTER_EIO, "starting a thread: %s", strerror(rc));
     }
     if (timeout_ms != MONO_NEVER)
-        (void)uv_timer_start(&o->timer, call_on_timer, timeout_ms, 0);
+        (void)uv_timer_start(&o->timer, blocking_call_on_timer, timeout_ms, 0);
     *out = o;
     return 0;
 }

@@ -42,7 +42,7 @@ static bool is_link_local(const struct sockaddr *sa)
                &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr);
 }
 
-static void put_text(const struct sockaddr *sa, char *out, size_t size)
+static void bind_put_address(const struct sockaddr *sa, char *out, size_t size)
 {
     if (getnameinfo(sa,
                     sa->sa_family == AF_INET ? sizeof(struct sockaddr_in)
@@ -59,7 +59,7 @@ static void weigh(struct bind_view *v, const struct sockaddr *sa, char *addr,
     if (is_loopback(sa)) {
         v->loopback = true;
         if (!v->found && !addr[0])
-            put_text(sa, addr, size);
+            bind_put_address(sa, addr, size);
         return;
     }
     if (is_link_local(sa) || !address_on_this_machine(sa) ||
@@ -68,10 +68,10 @@ static void weigh(struct bind_view *v, const struct sockaddr *sa, char *addr,
     if (v->found && !strchr(addr, ':'))
         return;
     v->found = true;
-    put_text(sa, addr, size);
+    bind_put_address(sa, addr, size);
 }
 
-static void conclude(struct bind_address *b, struct bind_view *v)
+static void bind_conclude(struct bind_address *b, struct bind_view *v)
 {
     const char *why;
 
@@ -105,11 +105,11 @@ static bool find_without_resolver(struct bind_address *b)
         weigh(&v, (const struct sockaddr *)&v6, b->addr, sizeof b->addr);
     else
         return false;
-    conclude(b, &v);
+    bind_conclude(b, &v);
     return true;
 }
 
-static void resolve(void *arg)
+static void bind_resolve(void *arg)
 {
     struct bind_address *b = arg;
     const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
@@ -122,7 +122,7 @@ static void resolve(void *arg)
                 weigh(&v, a->ai_addr, b->addr, sizeof b->addr);
         freeaddrinfo(list);
     }
-    conclude(b, &v);
+    bind_conclude(b, &v);
 }
 
 static void bind_on_resolved(void *ctx, void *data)
@@ -168,8 +168,8 @@ void bind_address_find(uv_loop_t *loop, const struct bind_ask *ask, bind_address
     if (l)
         *l = (struct bind_lookup){ .ask = b, .cb = cb, .ctx = ctx };
     if (!l || !job ||
-        blocking_call_run(loop, resolve, job, LOOKUP_MS, bind_on_resolved, l, &l->call,
-                          NULL) < 0) {
+        blocking_call_run(loop, bind_resolve, job, LOOKUP_MS, bind_on_resolved, l,
+                          &l->call, NULL) < 0) {
         mem_free(l);
         mem_free(job);
         cb(ctx, &b);
@@ -191,14 +191,15 @@ const char *bind_address_text(const struct bind_address *at)
     return at->addr[0] ? at->addr : NULL;
 }
 
-void bind_address_log(const struct trace *t, const char *what, const char *where,
+void bind_address_log(const struct log *t, const char *what, const char *where,
                       const struct bind_address *at)
 {
     if (!at->addr[0] && !at->asked)
-        trace(t, TRACE_WARN,
-              "%s listens on every address of this machine (%s): %s. "
-              "--rdzv-conf=bind=ADDR narrows it",
-              what, where, at->why);
+        log_line(t, LOG_WARN, AT_ADVICE,
+                 "%s listens on every address of this machine (%s): %s. "
+                 "--rdzv-conf=bind=ADDR narrows it",
+                 what, where, at->why);
     else
-        trace(t, TRACE_INFO, "%s listens on %s: %s", what, where, at->why);
+        log_line(t, LOG_INFO, AT_RENDEZVOUS, "%s listens on %s: %s", what, where,
+                 at->why);
 }

@@ -6,7 +6,7 @@
 #include <uv.h>
 
 #include "base/base.h"
-#include "base/trace.h"
+#include "base/log.h"
 #include "muster/error.h"
 
 /* As listen_opts.bind: listens on 127.0.0.1 and, where there is one, on ::1. */
@@ -41,7 +41,7 @@ void bind_address_cancel(struct bind_lookup *l); /* no callback; NULL is fine */
 
 /* Logs where a server listens, and why. If it listens on all addresses without having
  * been asked to, this is a warning. */
-void bind_address_log(const struct trace *t, const char *what, const char *where,
+void bind_address_log(const struct log *t, const char *what, const char *where,
                       const struct bind_address *at);
 
 /* True for loopback addresses and those of an interface, IPv4 or IPv6. */

@@ -28,7 +28,7 @@ struct http_call {
 
 /* ---- Notifying the users ---- */
 
-/* Takes the call out of the list and away from libcurl. call_free must follow. */
+/* Takes the call out of the list and away from libcurl. http_call_free must follow. */
 static void call_detach(struct http_call *c)
 {
     *c->prev_next = c->next;
@@ -37,7 +37,7 @@ static void call_detach(struct http_call *c)
     (void)curl_multi_remove_handle(c->http->multi, c->easy);
 }
 
-static void call_free(struct http_call *c)
+static void http_call_free(struct http_call *c)
 {
     if (c->http->notifying == c)
         c->http->notifying = NULL;
@@ -91,7 +91,7 @@ static void notify_done(struct http_call *c, CURLcode code)
         note_local(c);
     call_detach(c); /* The user may close everything from inside the callback. */
     c->on_done(c->ctx, rc, rc < 0 ? NULL : &a, sent > 0, &err);
-    call_free(c);
+    http_call_free(c);
 }
 
 /* Callbacks may change the list, so the search starts again after each of them. */
@@ -249,7 +249,7 @@ void http_cancel(struct http_call *call)
     if (!call)
         return;
     call_detach(call);
-    call_free(call);
+    http_call_free(call);
 }
 
 /* ---- Open and close ---- */

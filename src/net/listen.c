@@ -56,7 +56,8 @@ static int parse_address(const char *text, uint16_t port, struct sockaddr_storag
 }
 
 /* Torch's message comes first, so that a search for it finds the remedy. */
-static int failed(int e, const struct sockaddr_storage *a, struct muster_error *err)
+static int listen_failed(int e, const struct sockaddr_storage *a,
+                         struct muster_error *err)
 {
     char where[ADDRESS_TEXT], holder[512];
 
@@ -101,7 +102,7 @@ static int open_at(const struct sockaddr_storage *a, int backlog,
     int e;
 
     if (fd < 0)
-        return failed(errno, a, err);
+        return listen_failed(errno, a, err);
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (a->ss_family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
@@ -110,7 +111,7 @@ static int open_at(const struct sockaddr_storage *a, int backlog,
         return fd;
     e = errno;
     (void)close(fd);
-    return failed(e, a, err);
+    return listen_failed(e, a, err);
 }
 
 /* Falls back to IPv4, since IPv6 may be disabled in the kernel or in this namespace. */
@@ -145,7 +146,7 @@ static int take_over(const struct listen_opts *o, int backlog, struct muster_err
                        "%u",
                        o->fd, (unsigned)address_port(&a), (unsigned)o->port);
     if (listen(o->fd, backlog) < 0)
-        return failed(errno, &a, err);
+        return listen_failed(errno, &a, err);
     (void)fcntl(o->fd, F_SETFD, FD_CLOEXEC);
     (void)fcntl(o->fd, F_SETFL, fcntl(o->fd, F_GETFL) | O_NONBLOCK);
     return o->fd;

@@ -133,8 +133,8 @@ static void proc_text(const struct ends *e, const uint8_t ip[16], uint16_t port,
         (void)snprintf(out, 48, "%08X:%04X", w[0], ntohs(port));
 }
 
-static enum peer_place look_up(const char *path, const struct ends *e, bool wide,
-                               uid_t *uid)
+static enum peer_place peer_look_up(const char *path, const struct ends *e, bool wide,
+                                    uid_t *uid)
 {
     char line[512], peer[48], own[48], from[48], to[48];
     enum peer_place place = PEER_ELSEWHERE;
@@ -178,16 +178,16 @@ static bool kernel_answers(const struct ends *e)
     return true;
 }
 
-static enum peer_place find(const struct ends *e, uid_t *uid)
+static enum peer_place find_owner(const struct ends *e, uid_t *uid)
 {
     enum peer_place place;
 
     /* The files come last: they list all sockets of the machine, which may be slow. */
     if (ask_kernel(e, &place, uid) && (place != PEER_ELSEWHERE || kernel_answers(e)))
         return place;
-    place = look_up("/proc/net/tcp6", e, true, uid);
+    place = peer_look_up("/proc/net/tcp6", e, true, uid);
     if (place == PEER_ELSEWHERE && e->family == AF_INET)
-        place = look_up("/proc/net/tcp", e, false, uid);
+        place = peer_look_up("/proc/net/tcp", e, false, uid);
     return place;
 }
 
@@ -198,7 +198,7 @@ enum peer_place peer_uid(int fd, uid_t *uid)
 
     if (!find_ends(fd, &e))
         return PEER_UNKNOWN;
-    place = find(&e, uid);
+    place = find_owner(&e, uid);
     /* The peer may also be missing because it was here and has reset the connection
      * meanwhile; then our own end is not connected any more. */
     return place == PEER_ELSEWHERE && !find_ends(fd, &e) ? PEER_UNKNOWN : place;

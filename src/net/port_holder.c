@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "base/escape.h"
+#include "loop/file.h"
 
 #define LISTEN      0x0a /* the kernel's number for that state */
 #define COMMAND_MAX 200u
@@ -40,7 +41,7 @@ static size_t find_listeners(const char *table, uint16_t port, uint64_t *inodes,
     return count;
 }
 
-static bool holds(const char *pid, const uint64_t *inodes, size_t count)
+static bool holds_socket(const char *pid, const uint64_t *inodes, size_t count)
 {
     char path[300], link[64];
     bool found = false;
@@ -70,25 +71,21 @@ static size_t read_command(const char *pid, char *to, size_t size)
 {
     static const char *const files[] = { "cmdline", "comm" };
     char path[64];
-    size_t n = 0;
+    ssize_t n = 0;
 
-    for (size_t i = 0; i < ARRAY_LEN(files) && n == 0; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(files) && n <= 0; i++) {
         snprintf(path, sizeof path, "/proc/%.20s/%s", pid, files[i]);
-        FILE *f = fopen(path, "re");
-        if (f)
-            n = fread(to, 1, size, f);
-        if (f)
-            fclose(f);
+        n = file_read(path, to, size);
     }
-    while (n && (to[n - 1] == '\0' || to[n - 1] == '\n'))
+    while (n > 0 && (to[n - 1] == '\0' || to[n - 1] == '\n'))
         n--;
-    for (size_t i = 0; i < n; i++)
+    for (ssize_t i = 0; i < n; i++)
         if (to[i] == '\0')
             to[i] = ' ';
-    return n;
+    return n > 0 ? (size_t)n : 0;
 }
 
-static void describe(const char *pid, char *to, size_t size)
+static void describe_holder(const char *pid, char *to, size_t size)
 {
     char raw[COMMAND_MAX], clean[4 * COMMAND_MAX], path[64], user[32] = "";
     const size_t n = read_command(pid, raw, sizeof raw);
@@ -115,9 +112,9 @@ bool port_holder(uint16_t port, char *to, size_t size)
     DIR *dir = opendir("/proc");
     for (struct dirent *e; dir && !found && (e = readdir(dir));) {
         if (e->d_name[0] < '1' || e->d_name[0] > '9' ||
-            !holds(e->d_name, inodes, count))
+            !holds_socket(e->d_name, inodes, count))
             continue;
-        describe(e->d_name, to, size);
+        describe_holder(e->d_name, to, size);
         found = true;
     }
     if (dir)

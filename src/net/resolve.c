@@ -40,7 +40,7 @@ static void take_addresses(struct lookup *l, const struct addrinfo *list)
     }
 }
 
-static void look_up(void *arg)
+static void resolve_look_up(void *arg)
 {
     struct lookup *l = arg;
     /* No AI_ADDRCONFIG: on a host without a network, localhost must still be found. */
@@ -76,7 +76,7 @@ void resolve_cancel(struct resolve *r)
     uv_close((uv_handle_t *)&r->defer.idle, resolve_on_closed);
 }
 
-static void finish(struct resolve *r, const struct lookup *l)
+static void resolve_finish(struct resolve *r, const struct lookup *l)
 {
     struct muster_error err = { 0 };
 
@@ -98,7 +98,7 @@ static void on_known(void *ctx)
 {
     struct resolve *r = ctx;
 
-    finish(r, r->known);
+    resolve_finish(r, r->known);
 }
 
 static void on_looked_up(void *ctx, void *data)
@@ -106,7 +106,7 @@ static void on_looked_up(void *ctx, void *data)
     struct resolve *r = ctx;
 
     r->call = NULL; /* blocking_call has freed it. */
-    finish(r, data);
+    resolve_finish(r, data);
 }
 
 bool resolve_numeric(const char *host, uint16_t port, struct sockaddr_storage *out)
@@ -162,8 +162,8 @@ int resolve_start(uv_loop_t *loop, const char *host, uint16_t port, resolve_cb c
         r->known = l;
         defer_call(&r->defer);
     } else {
-        rc = blocking_call_run(loop, look_up, l, MONO_NEVER, on_looked_up, r, &r->call,
-                               err);
+        rc = blocking_call_run(loop, resolve_look_up, l, MONO_NEVER, on_looked_up, r,
+                               &r->call, err);
     }
     if (rc < 0) {
         r->known = l;

@@ -1,6 +1,5 @@
 /* cgroup.c - see cgroup.h. /proc/self/cgroup names our group, /proc/self/mountinfo
- * where its files are; in a container both may be cut off at the container's own group.
- */
+ * where its files are; in a container both may end at the container's own group. */
 #include "process/cgroup.h"
 
 #include <inttypes.h>
@@ -204,27 +203,31 @@ int64_t cgroup_processes(const char *root)
     return least_limit(root, "pids", processes_of);
 }
 
+/* Of one group: how many bytes it may use; 0: no limit, which version 1 says with a
+ * number near 2^63. */
+static int64_t memory_of(const char *dir, bool v2)
+{
+    int64_t n = 0;
+
+    return read_number(dir, v2 ? "/memory.max" : "/memory.limit_in_bytes", &n) &&
+                   n < INT64_C(1) << 60
+               ? n
+               : 0;
+}
+
 int64_t cgroup_memory(const char *root, enum cgroup_figure what)
 {
     struct place p;
-    int64_t least = -1, n;
+    int64_t n = -1;
 
-    if (!find_place(root, "memory", &p))
-        return -1;
-    if (what == CGROUP_PEAK)
-        return read_number(p.dir, p.v2 ? "/memory.peak" : "/memory.max_usage_in_bytes",
-                           &n)
-                   ? n
-                   : -1;
-    for (;;) { /* Version 1 says "no limit" with a number near 2^63. */
-        if (read_number(p.dir, p.v2 ? "/memory.max" : "/memory.limit_in_bytes", &n) &&
-            n > 0 && n < INT64_C(1) << 60 && (least < 0 || n < least))
-            least = n;
-        char *slash = strrchr(p.dir, '/');
-        if (!slash || (size_t)(slash - p.dir) < p.mount)
-            return least;
-        *slash = '\0';
+    if (what != CGROUP_PEAK) {
+        n = least_limit(root, "memory", memory_of);
+        return n > 0 ? n : -1;
     }
+    if (find_place(root, "memory", &p))
+        (void)read_number(p.dir, p.v2 ? "/memory.peak" : "/memory.max_usage_in_bytes",
+                          &n);
+    return n;
 }
 
 bool cgroup_name(const char *root, char *to, size_t size)

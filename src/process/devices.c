@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "base/text_list.h"
+#include "loop/file.h"
 #include "process/cgroup.h"
 
 #define NVML   "libnvidia-ml.so.1"
@@ -35,20 +36,6 @@ static void *symbol(const struct devices_machine *p, const char *library,
                     const char *name)
 {
     return p->symbol(p->ctx, library, name);
-}
-
-/* The file's text, at most size - 1 bytes; false if it cannot be read. */
-static bool read_text(const char *path, char *text, size_t size)
-{
-    FILE *f = fopen(path, "re");
-    size_t n;
-
-    if (!f)
-        return false;
-    n = fread(text, 1, size - 1, f);
-    (void)fclose(f);
-    text[n] = '\0';
-    return true;
 }
 
 /* What follows "<key> " (or "<key>:") at the start of a line. */
@@ -225,7 +212,7 @@ static void add_proc_gpu(const char *path, const char *name, struct device_list 
     char file[PATH_MAX + 400], text[4096];
 
     (void)snprintf(file, sizeof file, "%s/information", path);
-    if (!read_text(file, text, sizeof text))
+    if (file_read(file, text, sizeof text) < 0)
         return;
     *d = (struct device){ 0 };
     (void)snprintf(d->pci, sizeof d->pci, "%s", name);
@@ -259,7 +246,7 @@ static void add_kfd_node(const char *path, const char *name, struct device_list 
 
     (void)name;
     (void)snprintf(file, sizeof file, "%s/properties", path);
-    if (!read_text(file, text, sizeof text))
+    if (file_read(file, text, sizeof text) < 0)
         return;
     if (!find_line(text, "simd_count", value, sizeof value) || atoi(value) <= 0)
         return; /* A CPU. */
@@ -330,7 +317,7 @@ static void add_intel_card(const char *path, const char *name, struct device_lis
     if (strncmp(name, "renderD", 7) != 0)
         return;
     (void)snprintf(file, sizeof file, "%s/device/vendor", path);
-    if (read_text(file, text, sizeof text) && strncmp(text, "0x8086", 6) == 0)
+    if (file_read(file, text, sizeof text) >= 0 && strncmp(text, "0x8086", 6) == 0)
         l->items[l->count++] = (struct device){ 0 };
 }
 

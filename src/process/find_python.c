@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/text_list.h"
+#include "loop/file.h"
 #include "process/proc.h"
 
 static const char *const names[] = { "python3", "python" };
@@ -61,8 +62,7 @@ static int look_beside(const char *self, char **path)
     return slash ? look_in(self, (size_t)(slash - self), "", path) : 0;
 }
 
-/* Only absolute entries count: a Python in the current directory may be anybody's file.
- */
+/* Only absolute entries count: a Python in the current directory may be anybody's. */
 static int look_on_path(const char *dirs, char **path)
 {
     int found = 0;
@@ -130,15 +130,9 @@ static bool manager_of(const char *text, char *manager, size_t size)
 static bool is_shim(const char *path, char *manager, size_t size)
 {
     char text[4096];
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
 
-    if (fd >= 0)
-        close(fd);
-    if (n < 3 || memcmp(text, "#!", 2) != 0)
-        return false;
-    text[n] = '\0';
-    return manager_of(text, manager, size);
+    return span_starts(file_text(path, text, sizeof text), "#!") &&
+           manager_of(text, manager, size);
 }
 
 /* The first line that it prints, in time. */

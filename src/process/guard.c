@@ -91,7 +91,7 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_err
 
 int guard_adopt(struct guard *g)
 {
-    g->adopts = prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+    g->adopts = prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0;
     return g->adopts ? 0 : errno;
 }
 
@@ -102,7 +102,7 @@ pid_t guard_root(const struct guard *g)
 
 /* It goes at once if it holds nothing; a worker stuck in the kernel is not waited for:
  * then false. */
-static bool wait_for(pid_t pid)
+static bool guard_wait_for(pid_t pid)
 {
     const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     if (fd >= 0) {
@@ -210,7 +210,7 @@ static void on_loss(struct guard *g)
 {
     g->lost = true;
     uv_poll_stop(&g->poll);
-    if (wait_for(g->keeper) && g->adopts)
+    if (guard_wait_for(g->keeper) && g->adopts)
         end_adopted();
     g->events->on_lost(g->ctx, g->unforked);
 }
@@ -342,8 +342,9 @@ static int send_spawn(struct guard *g, struct guard_req *req, const struct buf *
     return send_all(g, &m);
 }
 
-static int request(struct guard *g, struct guard_req *req, const struct proc_spec *spec,
-                   const int extra[2], struct muster_error *err)
+static int guard_request(struct guard *g, struct guard_req *req,
+                         const struct proc_spec *spec, const int extra[2],
+                         struct muster_error *err)
 {
     const int fd[GUARD_FDS] = { spec->fd[0], spec->fd[1], spec->fd[2], extra[0],
                                 extra[1] };
@@ -376,7 +377,7 @@ int guard_spawn(struct guard *g, const struct guard_service *from, uint32_t id,
                              .id = id,
                              .service = from ? from->id : 0 };
 
-    return request(g, &req, spec, (const int[]){ result_fd, -1 }, err);
+    return guard_request(g, &req, spec, (const int[]){ result_fd, -1 }, err);
 }
 
 int guard_service_start(struct guard *g, const struct guard_service_spec *spec,
@@ -394,7 +395,7 @@ int guard_service_start(struct guard *g, const struct guard_service_spec *spec,
     struct guard_req req = { .op = GUARD_SERVICE,
                              .id = s->id,
                              .flags = spec->forks ? GUARD_FORKS : 0 };
-    const int rc = request(g, &req, &spec->proc, spec->fds, err);
+    const int rc = guard_request(g, &req, &spec->proc, spec->fds, err);
     if (rc != 0) {
         mem_free(s);
         return rc;
@@ -417,7 +418,7 @@ static void wake(const struct guard *g)
     (void)kill(-g->keeper, SIGCONT);
 }
 
-static void ask(struct guard *g, enum guard_op op, uint32_t id, int sig)
+static void guard_ask(struct guard *g, enum guard_op op, uint32_t id, int sig)
 {
     struct guard_req req = { .op = op, .id = id, .sig = sig };
     struct iovec iov = { &req, sizeof req };
@@ -431,12 +432,12 @@ static void ask(struct guard *g, enum guard_op op, uint32_t id, int sig)
 
 void guard_signal(struct guard *g, uint32_t id, int sig)
 {
-    ask(g, GUARD_SIGNAL, id, sig);
+    guard_ask(g, GUARD_SIGNAL, id, sig);
 }
 
 void guard_pass_on(struct guard *g, uint32_t id, int sig)
 {
-    ask(g, GUARD_PASS_ON, id, sig);
+    guard_ask(g, GUARD_PASS_ON, id, sig);
 }
 
 /* Not a word if it fails: an empty directory stays, then. */
@@ -447,33 +448,33 @@ void guard_tidy(struct guard *g, const char *dir)
 
     g->tidies = true;
     if (!g->lost)
-        (void)request(g, &(struct guard_req){ .op = GUARD_TIDY }, &spec,
-                      (const int[]){ -1, -1 }, NULL);
+        (void)guard_request(g, &(struct guard_req){ .op = GUARD_TIDY }, &spec,
+                            (const int[]){ -1, -1 }, NULL);
 }
 
 void guard_service_signal(struct guard_service *s, int sig)
 {
-    ask(s->guard, GUARD_SIGNAL_SERVICE, s->id, sig);
+    guard_ask(s->guard, GUARD_SIGNAL_SERVICE, s->id, sig);
 }
 
 void guard_signal_leftovers(struct guard *g, int sig)
 {
-    ask(g, GUARD_LEFTOVERS, 0, sig);
+    guard_ask(g, GUARD_LEFTOVERS, 0, sig);
 }
 
 void guard_fence(struct guard *g, uint64_t ms)
 {
-    ask(g, GUARD_FENCE, (uint32_t)MIN_OF(ms, UINT32_MAX), 0);
+    guard_ask(g, GUARD_FENCE, (uint32_t)MIN_OF(ms, UINT32_MAX), 0);
 }
 
 void guard_kill_all(struct guard *g)
 {
-    ask(g, GUARD_KILL_ALL, 0, SIGKILL);
+    guard_ask(g, GUARD_KILL_ALL, 0, SIGKILL);
 }
 
 /* --- the end ---------------------------------------------------------------------- */
 
-static void finish(struct guard *g)
+static void guard_finish(struct guard *g)
 {
     void (*cb)(void *) = g->stopped;
     void *ctx = g->stopped_ctx;
@@ -489,7 +490,7 @@ static void finish(struct guard *g)
 
 static void on_poll_closed(uv_handle_t *h)
 {
-    finish(h->data);
+    guard_finish(h->data);
 }
 
 void guard_dismiss(struct guard *g)
@@ -517,10 +518,10 @@ void guard_stop(struct guard *g, void (*cb)(void *ctx), void *ctx)
     g->stopped = cb;
     g->stopped_ctx = ctx;
     if (!g->lost)
-        (void)wait_for(g->keeper);
+        (void)guard_wait_for(g->keeper);
     if (g->watched)
         uv_close((uv_handle_t *)&g->poll, on_poll_closed);
     close(g->sock);
     if (!g->watched)
-        finish(g);
+        guard_finish(g);
 }

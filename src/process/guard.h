@@ -39,8 +39,8 @@ struct guard_events {
     void (*on_started)(void *ctx, uint32_t id, pid_t pid, bool forked);
     void (*on_refused)(void *ctx, uint32_t id, int errnum); /* exec failed */
     void (*on_exited)(void *ctx, uint32_t id, const struct guard_exit *how);
-    void (*on_leftovers)(
-        void *ctx);              /* every worker exited, but left processes behind */
+    /* Every worker exited, but left processes behind. */
+    void (*on_leftovers)(void *ctx);
     void (*on_empty)(void *ctx); /* neither workers nor their descendants are left */
     /* The guard died; all it held was killed. errnum: it could not even be forked. */
     void (*on_lost)(void *ctx, int errnum);

@@ -33,7 +33,7 @@ static int64_t wall_us(void)
     return ts.tv_sec * 1000000LL + ts.tv_nsec / 1000;
 }
 
-static void flush(struct guard_child *k)
+static void guard_child_flush(struct guard_child *k)
 {
     k->blocked = false;
     while (buf_len(&k->out) > 0) {
@@ -225,12 +225,12 @@ static void prepare(struct guard_child *k, pid_t keeper)
     /* Not SIG_IGN, which would eat the exit codes. */
     const struct sigaction chld = { .sa_handler = on_sigchld };
 
-    prctl(PR_SET_NAME, "muster-guard");
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_NAME, "muster-guard", 0, 0, 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     sigaction(SIGCHLD, &chld, NULL);
     sigfillset(&k->while_waiting);
     sigdelset(&k->while_waiting, SIGCHLD);
-    prctl(PR_SET_PDEATHSIG, SIGCHLD);
+    prctl(PR_SET_PDEATHSIG, SIGCHLD, 0, 0, 0);
     k->keeper = keeper;
     if (getppid() != keeper)
         k->ended = true;
@@ -333,7 +333,7 @@ static void turn(struct guard_child *k)
     if (!(p[0].revents & POLLIN)) /* else a later time may just be coming */
         look_at_agent(k);
     if (!(p[0].revents & POLLIN) || buf_len(&k->out) >= FLUSH_AT)
-        flush(k);
+        guard_child_flush(k);
     if (p[0].revents & (POLLIN | POLLHUP | POLLERR))
         guard_child_on_request(k);
 }
@@ -365,7 +365,7 @@ void guard_main(int sock, guard_fn fn, void *fn_ctx)
     const pid_t agent = getppid(), keeper = getpid();
 
     setsid(); /* A signal to the agent's whole process group must not reach us. */
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     block_signals();
     signal(SIGCHLD, SIG_DFL);
     const pid_t guard = fork();
@@ -379,7 +379,7 @@ void guard_main(int sock, guard_fn fn, void *fn_ctx)
     proc_close_range(0, ~0U);
     if (!fn) /* A program that embeds us may have a title that is not argv. */
         rename_self("job-guard");
-    prctl(PR_SET_NAME, "job-guard");
+    prctl(PR_SET_NAME, "job-guard", 0, 0, 0);
     if (guard > 0)
         while (waitpid(guard, NULL, 0) < 0 && errno == EINTR)
             ;

@@ -1,5 +1,4 @@
-/* guard_child.h - the guard process from the inside: what its parts share. See guard.h.
- */
+/* guard_child.h - the guard process from inside: what its parts share. See guard.h. */
 #ifndef PROCESS_GUARD_CHILD_H
 #define PROCESS_GUARD_CHILD_H
 

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "loop/file.h"
 #include "process/guard_child.h"
 
 /* Each request holds five descriptors in flight, of which a user may have as many as
@@ -39,18 +40,6 @@ bool guard_child_is_service(const struct guard_child *k, pid_t pid)
 }
 
 /* --- asking ----------------------------------------------------------------------- */
-
-static bool write_all(int fd, const char *bytes, size_t n)
-{
-    while (n > 0) {
-        const ssize_t done = write(fd, bytes, n);
-        if (done <= 0)
-            return false;
-        bytes += done;
-        n -= (size_t)done;
-    }
-    return true;
-}
 
 static void close_fd(int *fd)
 {
@@ -78,7 +67,7 @@ static int ask_for(const struct guarded_service *s, struct guarded_worker *w,
     int rc = 0;
 
     if (body < 0 || pipe2(go, O_CLOEXEC) < 0 ||
-        !write_all(body, p->bytes, p->req.len)) {
+        !file_write_all(body, span_of(p->bytes, p->req.len))) {
         rc = errno;
     } else {
         const int fds[5] = { body, go[0], p->fd[0] >= 0 ? p->fd[0] : 0,

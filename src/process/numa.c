@@ -52,8 +52,8 @@ static hwloc_obj_t highest_cache(hwloc_obj_t pu)
     return found;
 }
 
-static struct numa_cpu describe(hwloc_topology_t t, hwloc_obj_t pu,
-                                bool (*allowed)(unsigned cpu))
+static struct numa_cpu describe_cpu(hwloc_topology_t t, hwloc_obj_t pu,
+                                    bool (*allowed)(unsigned cpu))
 {
     const hwloc_obj_t package =
         hwloc_get_ancestor_obj_by_type(t, HWLOC_OBJ_PACKAGE, pu);
@@ -91,7 +91,7 @@ int numa_read(struct hwloc_topology *topology, bool (*allowed)(unsigned cpu),
         return err_nomem(err);
     for (unsigned i = 0; i < n; i++)
         t.cpus[t.count++] =
-            describe(topology, hwloc_get_obj_by_depth(topology, depth, i), allowed);
+            describe_cpu(topology, hwloc_get_obj_by_depth(topology, depth, i), allowed);
     qsort(t.cpus, t.count, sizeof *t.cpus, by_cpu);
     *out = t;
     return 0;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "loop/file.h"
 #include "muster/error.h"
 
 /* --- starting ------------------------------------------------------------------- */
@@ -81,10 +82,10 @@ int proc_become(const struct proc_spec *spec, pid_t parent)
 {
     if (spec->session && setsid() < 0)
         return errno;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (spec->tracer >
-        0) /* Where yama lets only ancestors look: see stacks/reader.h. */
-        prctl(PR_SET_PTRACER, (unsigned long)spec->tracer);
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    /* Where yama lets only ancestors look: see stacks/reader.h. */
+    if (spec->tracer > 0)
+        prctl(PR_SET_PTRACER, (unsigned long)spec->tracer, 0, 0, 0);
     if (getppid() != parent) /* It died before the line above. */
         kill(getpid(), SIGKILL);
     if (spec->cpus && sched_setaffinity(0, spec->cpus_size, spec->cpus) < 0)
@@ -103,7 +104,7 @@ int proc_become(const struct proc_spec *spec, pid_t parent)
 }
 
 /* The PATH of the worker's environment, or Python's default. */
-static const char *path_of(char *const *envp)
+static const char *worker_path(char *const *envp)
 {
     for (size_t i = 0; envp[i]; i++)
         if (strncmp(envp[i], "PATH=", 5) == 0)
@@ -115,7 +116,7 @@ static const char *path_of(char *const *envp)
 static char **candidates(const char *name, char *const *envp)
 {
     const bool direct = strchr(name, '/') != NULL;
-    const char *path = direct ? "" : path_of(envp);
+    const char *path = direct ? "" : worker_path(envp);
     size_t count = 1;
     for (const char *p = path; *p; p++)
         count += *p == ':';
@@ -233,7 +234,7 @@ void proc_list_fini(struct proc_list *l)
     *l = (struct proc_list){ 0 };
 }
 
-static int add(struct proc_list *l, pid_t pid)
+static int proc_list_add(struct proc_list *l, pid_t pid)
 {
     if (l->count == l->size) {
         const size_t size = l->size ? l->size * 2 : 64;
@@ -247,43 +248,33 @@ static int add(struct proc_list *l, pid_t pid)
     return 0;
 }
 
-char proc_state(pid_t pid, pid_t *ppid)
+bool proc_read_stat(pid_t pid, struct proc_stat *out)
 {
-    char path[64], text[512];
+    char path[64], text[1024];
 
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    const ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n <= 0)
-        return 0;
-    text[n] = '\0';
-    const char *end = strrchr(text, ')'); /* There may be others in the name. */
-    char state;
-    int parent;
-    if (!end || sscanf(end + 1, " %c %d", &state, &parent) != 2)
+    const bool read = proc_stat_parse(file_text(path, text, sizeof text), out);
+    out->command = span_of(NULL, 0);
+    return read;
+}
+
+char proc_state(pid_t pid, pid_t *ppid)
+{
+    struct proc_stat s;
+
+    if (!proc_read_stat(pid, &s))
         return 0;
     if (ppid)
-        *ppid = parent;
-    return state;
+        *ppid = (pid_t)s.parent;
+    return s.state;
 }
 
 bool proc_catches(pid_t pid, int sig)
 {
-    static const char caught[] = "\nSigCgt:"; /* In a name a newline is escaped. */
     char path[64], text[4096];
 
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
-    const ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    const char *mask = strstr(text, caught);
-    return mask && strtoull(mask + sizeof caught - 1, NULL, 16) >> (sig - 1) & 1;
+    return proc_status_signal(file_text(path, text, sizeof text), "SigCgt", sig);
 }
 
 bool proc_descends(pid_t pid, pid_t root)
@@ -314,7 +305,7 @@ static int add_children_file(const char *path, struct proc_list *l)
         text[have] = '\0';
         char *p = text;
         for (char *blank; rc == 0 && (blank = strchr(p, ' ')); p = blank + 1)
-            rc = add(l, (pid_t)strtol(p, NULL, 10));
+            rc = proc_list_add(l, (pid_t)strtol(p, NULL, 10));
         have -= (size_t)(p - text); /* A number cut in two waits for its rest. */
         memmove(text, p, have);
     }
@@ -333,7 +324,7 @@ static int children_by_scan(pid_t root, struct proc_list *l)
         const long pid = strtol(e->d_name, NULL, 10);
         pid_t parent;
         if (pid > 0 && proc_state((pid_t)pid, &parent) && parent == root)
-            rc = add(l, (pid_t)pid);
+            rc = proc_list_add(l, (pid_t)pid);
     }
     closedir(dir);
     return rc;
@@ -364,7 +355,7 @@ static int children_by_wait(struct proc_list *l)
 
     for (pid_t pid = newest > own ? own + 1 : 2; rc == 0 && pid <= last; pid++)
         if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0)
-            rc = add(l, pid);
+            rc = proc_list_add(l, pid);
     return rc;
 }
 

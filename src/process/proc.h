@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include "base/base.h"
+#include "process/core/proc_stat.h"
 
 struct proc_spec {
     char *const *argv; /* borrowed; argv[0] without a slash is sought in envp's PATH */
@@ -54,6 +55,9 @@ int proc_children(pid_t root, struct proc_list *l);
 
 /* Whether pid is root or descends from it, as of now. */
 bool proc_descends(pid_t pid, pid_t root);
+
+/* What /proc/PID/stat says, but for the name; false if there is no such process. */
+bool proc_read_stat(pid_t pid, struct proc_stat *out);
 
 /* 'R', 'S', 'D', 'Z' ... as /proc says; 0 if there is no such process. ppid may be
  * NULL. */

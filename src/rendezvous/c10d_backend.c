@@ -150,8 +150,6 @@ static bool host(const struct rdzv_backend *b, struct rdzv_host *out)
         .host = c->server ? store_server_own_host(c->server)
                           : c->at.host, /* as in c10d_open_store() */
         .port = (uint16_t)c->at.port,
-        .echoes = c->echoes,
-        .records = c->records,
     };
     return c->can_host;
 }

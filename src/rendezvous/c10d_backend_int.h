@@ -15,7 +15,7 @@
 
 struct c10d {
     struct rdzv_backend base;
-    const struct trace *trace; /* borrowed */
+    const struct log *log; /* borrowed */
     size_t refs; /* one for each timer, and one for each part that is closing */
 
     /* From the parameters. */
@@ -41,7 +41,7 @@ struct c10d {
     /* owned: the connection for the state and the heartbeats */
     struct async_store *state;
     struct async_store *watcher; /* owned: the connection that waits for changes */
-    bool up, connecting, can_watch, can_host, echoes, records, closing;
+    bool up, connecting, can_watch, can_host, closing;
     unsigned reopened;   /* how often a connection broke while we opened */
     uint64_t open_by_ms; /* until when that is tried again; 0: not begun */
     uint64_t lost_by_ms; /* until when to reconnect; 0: the connection is not lost */

@@ -12,9 +12,9 @@
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/secured.h"
 #include "store/core/reserved.h"
+#include "store/extension.h"
 #include "store/file_store.h"
 #include "store/memory_store.h"
-#include "store/tenant.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -77,7 +77,8 @@ static bool reopen(struct c10d *c, int status)
         c->file || c->memory || clock_mono_ms() >= c->open_by_ms ||
         (!c->auth && c->reopened >= MOST_REOPENED))
         return false;
-    trace(c->trace, TRACE_INFO, "%s: the connection broke; connecting again", c->where);
+    log_line(c->log, LOG_INFO, AT_RENDEZVOUS,
+             "%s: the connection broke; connecting again", c->where);
     c->deferred.err.code = 0;
     (void)uv_timer_start(&c->deferred.timer, c10d_on_deferred,
                          REOPEN_PAUSE_MS << MIN_OF(c->reopened, MOST_REOPENED), 0);
@@ -131,9 +132,17 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
         return;
     }
     c->can_watch = reserved_caps_have(reply->value, "changed");
-    c->can_host = reserved_caps_have(reply->value, "hosted");
-    c->echoes = reserved_caps_have(reply->value, "echo");
-    c->records = reserved_caps_have(reply->value, RESERVED_CAPS_JOB);
+    c->can_host = reserved_caps_have(reply->value, RESERVED_CAPS_RUN);
+    if (!c->can_host && reserved_caps_have(reply->value, RESERVED_CAPS_OLD)) {
+        struct muster_error why;
+
+        (void)err_set(&why, MUSTER_EPROTO,
+                      "the store is of a muster that speaks version 1 or 2 of the "
+                      "protocol between nodes, and this one speaks version 3: use the "
+                      "same release of muster on all nodes");
+        connected(c, why.code, &why);
+        return;
+    }
     connected(c, 0, err);
 }
 
@@ -278,7 +287,7 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
         .timeout_ms = c->read_ms,
         .once = once,
         .auth = c->auth,
-        .trace = c->trace,
+        .log = c->log,
     };
 
     if (c->file)
@@ -294,30 +303,30 @@ static int serve(struct c10d *c, struct muster_error *err)
     int rc;
 
     if (c->alone) {
-        trace(c->trace, TRACE_INFO,
-              "Process %ld has the store of the C10d rendezvous backend to itself: "
-              "there is one node, and no other process knows the port",
-              (long)getpid());
+        log_line(c->log, LOG_INFO, AT_RENDEZVOUS,
+                 "Process %ld has the store of the C10d rendezvous backend to itself: "
+                 "there is one node, and no other process knows the port",
+                 (long)getpid());
         return store_hash_open(c->base.loop, &c->memory, err);
     }
     store_server_opts_init(&opts);
-    opts.tenant = &run_tenant;
+    opts.extension = &run_extension;
     opts.port = (uint16_t)c->at.port;
     opts.bind = bind_address_text(&c->listen_at);
     opts.auth = c->auth;
-    opts.trace = c->trace;
+    opts.log = c->log;
     rc = store_server_open(c->base.loop, &opts, &c->server, err);
     if (rc < 0)
         return rc;
     c->at.port = store_server_port(c->server);
     name_store(c);
-    trace(c->trace, TRACE_INFO,
-          "Process %ld hosts the TCP store for the C10d rendezvous backend.",
-          (long)getpid());
-    bind_address_log(c->trace, "the C10d rendezvous", store_server_address(c->server),
+    log_line(c->log, LOG_INFO, AT_RENDEZVOUS,
+             "Process %ld hosts the TCP store for the C10d rendezvous backend.",
+             (long)getpid());
+    bind_address_log(c->log, "the C10d rendezvous", store_server_address(c->server),
                      &c->listen_at);
     if (c->many)
-        rdzv_log_secret(c->trace, c->auth);
+        rdzv_log_secret(c->log, c->auth);
     return 0;
 }
 
@@ -328,11 +337,12 @@ static void c10d_on_unbound(uv_timer_t *t)
 {
     const struct c10d *c = t->data;
 
-    trace(c->trace, TRACE_WARN,
-          "run '%s': %s. This machine is to host the store, and the process that holds "
-          "the port "
-          "does not answer as a store does; trying again for %llu s",
-          c->run_id, c->unbound.text, (unsigned long long)c->read_ms / 1000);
+    log_line(
+        c->log, LOG_WARN, AT_RENDEZVOUS,
+        "run '%s': %s. This machine is to host the store, and the process that holds "
+        "the port "
+        "does not answer as a store does; trying again for %llu s",
+        c->run_id, c->unbound.text, (unsigned long long)c->read_ms / 1000);
 }
 
 static void c10d_on_bind_address(void *ctx, const struct bind_address *at)
@@ -350,9 +360,9 @@ static void c10d_on_bind_address(void *ctx, const struct bind_address *at)
     }
     if (rc < 0) {
         err_copy(&c->unbound, &err);
-        trace(c->trace, TRACE_INFO,
-              "%s cannot be bound here (%s): joining it as a client", c->where,
-              err.text);
+        log_line(c->log, LOG_INFO, AT_RENDEZVOUS,
+                 "%s cannot be bound here (%s): joining it as a client", c->where,
+                 err.text);
         (void)uv_timer_start(&c->unbound_timer, c10d_on_unbound, UNBOUND_MS, 0);
     }
     c10d_connect(c);
@@ -366,8 +376,9 @@ static void on_host_decided(struct c10d *c, const struct rdzv_local *q)
                                   .host = c->at.port == 0 ? "localhost" : c->at.host,
                                   .many = c->many && c->at.port != 0 };
 
-    trace(c->trace, TRACE_INFO, "%s: %s the store: %s", c->where,
-          q->is_local ? "this process should host" : "another process hosts", q->why);
+    log_line(c->log, LOG_INFO, AT_RENDEZVOUS, "%s: %s the store: %s", c->where,
+             q->is_local ? "this process should host" : "another process hosts",
+             q->why);
     if (q->is_local)
         bind_address_find(c->base.loop, &ask, c10d_on_bind_address, c, &c->binding);
     else
@@ -478,7 +489,7 @@ static int read_params(struct c10d *c, const struct rdzv_params *p,
 }
 
 int backend_c10d_new(uv_loop_t *loop, const struct rdzv_params *params,
-                     const struct trace *trace, struct rdzv_backend **out,
+                     const struct log *log, struct rdzv_backend **out,
                      struct muster_error *err)
 {
     struct c10d *c = mem_calloc(1, sizeof *c);
@@ -487,7 +498,7 @@ int backend_c10d_new(uv_loop_t *loop, const struct rdzv_params *params,
     if (!c)
         return err_nomem(err);
     c->base = (struct rdzv_backend){ &c10d_ops, loop };
-    c->trace = trace;
+    c->log = log;
     c->refs = 1;
     buf_init(&c->call.sent, SIZE_MAX);
     buf_init(&c->call.expected, SIZE_MAX);

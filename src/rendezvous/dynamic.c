@@ -1,7 +1,8 @@
-/* dynamic.c - the engine of the dynamic rendezvous. A core decides about rounds
+/* dynamic.c - the implementation of the dynamic rendezvous. A core decides about rounds
  * (rendezvous/core/cas_node.c on a backend that holds the state, or
- * rendezvous/core/member.c on a coordinator), the lifecycle decides what the agent is
- * told (rendezvous/core/lifecycle.c, in shell.c), and this file connects the two.
+ * a seat over a session on a store that hosts runs), handler_life decides what the
+ * agent is told (rendezvous/core/handler_life.c, in handler_base.c), and this file
+ * connects the two.
  *
  * From top to bottom: events and effects of the core, requests to it, the joined round
  * and where its workers find their store, membership in a coordinator's run, what the
@@ -35,18 +36,20 @@ static void on_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
 {
     d->round = (struct rdzv_round){ .round = (uint64_t)e->round,
                                     .rank = e->rank,
-                                    .world_size = e->world };
+                                    .world_size = e->world,
+                                    .ranks = d->member ? seat_session_ranks(d->member)
+                                                       : NULL };
     if (!d->member)
         ask_others_soon(d);
     /* Log torch's words. The core of a node that is not a member logs them itself. */
-    if (d->member && life_wants_round(&d->shell.life))
-        trace(d->trace, TRACE_INFO,
-              "The node '%s_%" PRId64 "_%" PRId64 "' has joined round %" PRId64
-              " of the rendezvous '%s' as rank %" PRId64 " in a world of size %" PRId64
-              ".",
-              d->self.addr, d->self.pid, d->self.local_id, e->round, d->params.run_id,
-              e->rank, e->world);
-    shell_feed_error(&d->shell, LIFE_JOINED, NULL);
+    if (d->member && life_wants_round(&d->base.life))
+        log_line(d->log, LOG_INFO, AT_RENDEZVOUS,
+                 "The node '%s_%" PRId64 "_%" PRId64 "' has joined round %" PRId64
+                 " of the rendezvous '%s' as rank %" PRId64
+                 " in a world of size %" PRId64 ".",
+                 d->self.addr, d->self.pid, d->self.local_id, e->round,
+                 d->params.run_id, e->rank, e->world);
+    handler_feed_error(&d->base, LIFE_JOINED, NULL);
 }
 
 /* Adds the run id and where it is, which the core does not always know. */
@@ -62,7 +65,7 @@ static void dynamic_on_refused(struct dynamic_handler *d, const struct rdzv_effe
         err_add(&err, " (run id '%s' at %s)", d->params.run_id, where);
     if (e->code == MUSTER_ETIMEDOUT && d->runs.text[0])
         err_add(&err, "; %s", d->runs.text);
-    shell_feed_error(&d->shell, LIFE_REFUSED, &err);
+    handler_feed_error(&d->base, LIFE_REFUSED, &err);
 }
 
 static void dynamic_on_done(struct dynamic_handler *d, const struct rdzv_effect *e)
@@ -70,12 +73,14 @@ static void dynamic_on_done(struct dynamic_handler *d, const struct rdzv_effect 
     const bool closed = e->request == RDZV_EV_CLOSE;
 
     if (d->member && closed && e->code == 0)
-        trace(d->trace, TRACE_INFO,
-              "The node '%s_%" PRId64 "_%" PRId64 "' has closed the rendezvous '%s'.",
-              d->self.addr, d->self.pid, d->self.local_id, d->params.run_id);
-    shell_feed(&d->shell, (struct life_event){ .kind = closed ? LIFE_CLOSED : LIFE_LEFT,
-                                               .code = e->code,
-                                               .text = e->text });
+        log_line(d->log, LOG_INFO, AT_RENDEZVOUS,
+                 "The node '%s_%" PRId64 "_%" PRId64
+                 "' has closed the rendezvous '%s'.",
+                 d->self.addr, d->self.pid, d->self.local_id, d->params.run_id);
+    handler_feed(&d->base,
+                 (struct life_event){ .kind = closed ? LIFE_CLOSED : LIFE_LEFT,
+                                      .code = e->code,
+                                      .text = e->text });
 }
 
 static void on_core_news(struct dynamic_handler *d, const struct rdzv_effect *e)
@@ -88,12 +93,12 @@ static void on_core_news(struct dynamic_handler *d, const struct rdzv_effect *e)
                  d->backend->ops->where(d->backend));
     if (e->news == RDZV_NEWS_WAITING && !d->member)
         ask_others_soon(d);
-    shell_feed(&d->shell,
-               (struct life_event){ .kind = LIFE_NEWS,
-                                    .news = e->news,
-                                    .again = e->code == MUSTER_ECONN && !d->member,
-                                    .code = err.code,
-                                    .text = err.text });
+    handler_feed(&d->base,
+                 (struct life_event){ .kind = LIFE_NEWS,
+                                      .news = e->news,
+                                      .again = e->code == MUSTER_ECONN && !d->member,
+                                      .code = err.code,
+                                      .text = err.text });
 }
 
 static void dynamic_notified(struct dynamic_handler *d, const struct rdzv_effect *e)
@@ -122,7 +127,7 @@ static void dynamic_feed(struct dynamic_handler *d, struct rdzv_event *ev);
 
 static bool is_over(const struct dynamic_handler *d)
 {
-    return d->shell.life.over || shell_ends(&d->shell);
+    return d->base.life.over || handler_ends(&d->base);
 }
 
 static void dynamic_on_state(void *ctx, const struct rdzv_event *ev)
@@ -136,7 +141,7 @@ static void dynamic_on_state(void *ctx, const struct rdzv_event *ev)
      * by now. */
     if (ev->kind != RDZV_EV_FAILED) {
         rdzv_can_watch(d->core, d->backend->ops->watch != NULL);
-        shell_feed_error(&d->shell, LIFE_HEARD, NULL);
+        handler_feed_error(&d->base, LIFE_HEARD, NULL);
     }
     dynamic_feed(d, &copy);
 }
@@ -165,10 +170,10 @@ void dynamic_cut_off(void *ctx, const char *why)
 
     /* A run of one node has nobody who could go on without it. */
     if (!is_over(d) && d->core && d->settings.max_nodes > 1)
-        shell_feed(&d->shell, (struct life_event){ .kind = LIFE_NEWS,
-                                                   .news = RDZV_NEWS_CUT_OFF,
-                                                   .code = MUSTER_ECONN,
-                                                   .text = why });
+        handler_feed(&d->base, (struct life_event){ .kind = LIFE_NEWS,
+                                                    .news = RDZV_NEWS_CUT_OFF,
+                                                    .code = MUSTER_ECONN,
+                                                    .text = why });
 }
 
 static void dynamic_perform(struct dynamic_handler *d, const struct rdzv_effect *e)
@@ -194,31 +199,6 @@ static void dynamic_perform(struct dynamic_handler *d, const struct rdzv_effect 
     }
 }
 
-/* If memory runs out in a step, the core still waits for its answer. So we give it a
- * failed one, and if even that fails, we end the request. */
-static void step_failed(struct dynamic_handler *d, const struct rdzv_event *ev,
-                        struct rdzv_fx *fx)
-{
-    const struct rdzv_event failed = { .kind = RDZV_EV_FAILED,
-                                       .now = ev->now,
-                                       .code = MUSTER_ENOMEM,
-                                       .text = "out of memory",
-                                       .again = true };
-
-    if ((ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE) &&
-        rdzv_step(d->core, &failed, fx) == 0)
-        return;
-    fx->count = 0;
-    if (ev->kind > RDZV_EV_CLOSE)
-        return;
-    fx->count = 1;
-    fx->at[0] = (struct rdzv_effect){ .kind = ev->kind == RDZV_EV_JOIN ? RDZV_FX_REFUSED
-                                                                       : RDZV_FX_DONE,
-                                      .request = ev->kind,
-                                      .code = MUSTER_ENOMEM,
-                                      .text = "out of memory" };
-}
-
 static void dynamic_step(struct dynamic_handler *d, struct rdzv_event *ev)
 {
     struct rdzv *const core = d->core;
@@ -226,10 +206,10 @@ static void dynamic_step(struct dynamic_handler *d, struct rdzv_event *ev)
 
     ev->now = clock_now();
     if (rdzv_step(core, ev, &fx) < 0)
-        step_failed(d, ev, &fx);
+        handler_no_memory(&d->base);
     /* If the core was replaced by one with another name, drop the rest of the old one's
      * effects. */
-    for (size_t i = 0; i < fx.count && d->core == core && !shell_ends(&d->shell); i++)
+    for (size_t i = 0; i < fx.count && d->core == core && !handler_ends(&d->base); i++)
         dynamic_perform(d, &fx.at[i]);
 }
 
@@ -240,10 +220,10 @@ static void dynamic_feed(struct dynamic_handler *d, struct rdzv_event *ev)
     assert(!d->in_feed);
     d->in_feed = true;
     dynamic_step(d, ev);
-    while (!shell_ends(&d->shell) && request_take(&d->requests, &request.kind))
+    while (!handler_ends(&d->base) && request_take(&d->requests, &request.kind))
         dynamic_step(d, &request);
     d->in_feed = false;
-    shell_arm(&d->shell);
+    handler_arm(&d->base);
 }
 
 /* ---- Requests: passed on at once, or after the step that is under way ---- */
@@ -253,7 +233,7 @@ static void dynamic_request(struct dynamic_handler *d, enum rdzv_event_kind kind
     struct rdzv_event ev = { .kind = kind };
 
     if (d->member) {
-        member_driver_request(d->member, kind);
+        seat_session_request(d->member, kind);
         return;
     }
     if (!d->in_feed) {
@@ -261,12 +241,12 @@ static void dynamic_request(struct dynamic_handler *d, enum rdzv_event_kind kind
         return;
     }
     if (request_put(&d->requests, kind))
-        shell_feed(&d->shell, (struct life_event){ .kind = LIFE_REFUSED,
-                                                   .code = MUSTER_ECANCELED,
-                                                   .text = "leaving" });
+        handler_feed(&d->base, (struct life_event){ .kind = LIFE_REFUSED,
+                                                    .code = MUSTER_ECANCELED,
+                                                    .text = "leaving" });
 }
 
-static void dynamic_join(struct rdzv_shell *s)
+static void dynamic_join(struct handler_base *s)
 {
     struct dynamic_handler *d = dynamic_of(s);
     const bool first = !d->round.store;
@@ -275,7 +255,7 @@ static void dynamic_join(struct rdzv_shell *s)
     d->round = (struct rdzv_round){ 0 };
     if (d->backend->ops->store(d->backend, &d->store, &err) < 0) {
         d->store = NULL;
-        shell_feed_error(s, LIFE_REFUSED, &err);
+        handler_feed_error(s, LIFE_REFUSED, &err);
         return;
     }
     if (first)
@@ -283,43 +263,43 @@ static void dynamic_join(struct rdzv_shell *s)
     d->runs = (struct other_runs){ .at_ms = MONO_NEVER };
     ask_others_soon(d);
     if (d->member)
-        trace(d->trace, TRACE_INFO,
-              "The node '%s_%" PRId64 "_%" PRId64
-              "' attempts to join the next round of the rendezvous '%s'.",
-              d->self.addr, d->self.pid, d->self.local_id, d->params.run_id);
+        log_line(d->log, LOG_INFO, AT_RENDEZVOUS,
+                 "The node '%s_%" PRId64 "_%" PRId64
+                 "' attempts to join the next round of the rendezvous '%s'.",
+                 d->self.addr, d->self.pid, d->self.local_id, d->params.run_id);
     dynamic_request(d, RDZV_EV_JOIN);
 }
 
-static void dynamic_leave(struct rdzv_shell *s)
+static void dynamic_leave(struct handler_base *s)
 {
     dynamic_request(dynamic_of(s), RDZV_EV_LEAVE);
 }
 
-static void dynamic_close(struct rdzv_shell *s)
+static void dynamic_close(struct handler_base *s)
 {
     dynamic_request(dynamic_of(s), RDZV_EV_CLOSE);
 }
 
-static void dynamic_rename_and_join(struct rdzv_shell *s)
+static void dynamic_rename_and_join(struct handler_base *s)
 {
     struct dynamic_handler *d = dynamic_of(s);
     const int64_t old = d->self.local_id;
     struct muster_error err;
 
     if (dynamic_rename(d, &err) < 0) {
-        shell_feed_error(s, LIFE_REFUSED, &err);
+        handler_feed_error(s, LIFE_REFUSED, &err);
         return;
     }
-    trace(d->trace, TRACE_WARN,
-          "another node of the rendezvous '%s' is alive as '%s_%" PRId64 "_%" PRId64
-          "'; joining as '%s_%" PRId64 "_%" PRId64
-          "' (give each node its own --local-addr)",
-          d->params.run_id, d->self.addr, d->self.pid, old, d->self.addr, d->self.pid,
-          d->self.local_id);
+    log_line(d->log, LOG_WARN, AT_RENDEZVOUS,
+             "another node of the rendezvous '%s' is alive as '%s_%" PRId64 "_%" PRId64
+             "'; joining as '%s_%" PRId64 "_%" PRId64
+             "' (give each node its own --local-addr)",
+             d->params.run_id, d->self.addr, d->self.pid, old, d->self.addr,
+             d->self.pid, d->self.local_id);
     dynamic_present(d);
     if (d->member && !dynamic_be_member(d)) {
         (void)err_nomem(&err);
-        shell_feed_error(s, LIFE_REFUSED, &err);
+        handler_feed_error(s, LIFE_REFUSED, &err);
         return;
     }
     dynamic_request(d, RDZV_EV_JOIN);
@@ -343,8 +323,8 @@ static void ask_for_runs(struct dynamic_handler *d, uint64_t now)
     struct rdzv_progress p;
 
     d->runs.at_ms = MONO_NEVER;
-    if (d->shell.life.next.state != LIFE_ASKED || !d->member || !d->store ||
-        !member_progress(member_driver_core(d->member), &p))
+    if (d->base.life.next.state != LIFE_ASKED || !d->member || !d->store ||
+        !seat_session_progress(d->member, &p))
         return;
     d->runs.at_ms = now + RUNS_EVERY_MS;
     if (p.stage == RDZV_AT_ROUND && p.here < p.min_nodes && p.here <= RDZV_NAMES_MAX)
@@ -356,7 +336,7 @@ static void ask_for_runs(struct dynamic_handler *d, uint64_t now)
  * ask a few more times, since they may take a while to come. */
 static void ask_for_settings(struct dynamic_handler *d, uint64_t now)
 {
-    const bool joining = d->shell.life.next.state == LIFE_ASKED;
+    const bool joining = d->base.life.next.state == LIFE_ASKED;
     struct rdzv_progress p = { .here = d->round.world_size };
 
     d->runs.at_ms = MONO_NEVER;
@@ -370,14 +350,14 @@ static void ask_for_settings(struct dynamic_handler *d, uint64_t now)
     dynamic_settings(d);
 }
 
-static uint64_t dynamic_deadline(const struct rdzv_shell *s)
+static uint64_t dynamic_deadline(const struct handler_base *s)
 {
     const struct dynamic_handler *d = dynamic_of(s);
 
     return MIN_OF(d->runs.at_ms, d->core ? rdzv_deadline(d->core) : MONO_NEVER);
 }
 
-static void dynamic_timer(struct rdzv_shell *s)
+static void dynamic_timer(struct handler_base *s)
 {
     struct dynamic_handler *d = dynamic_of(s);
     struct rdzv_event ev = { .kind = RDZV_EV_TIMER };
@@ -400,15 +380,15 @@ static void on_master(void *ctx, enum rdzv_master_end end, const char *addr,
 
     switch (end) {
     case RDZV_MASTER_FAILED:
-        shell_feed_error(&d->shell, LIFE_ADDRESS, err);
+        handler_feed_error(&d->base, LIFE_ADDRESS, err);
         return;
     case RDZV_MASTER_REJOIN:
-        shell_feed_error(&d->shell, LIFE_NO_ADDRESS, NULL);
+        handler_feed_error(&d->base, LIFE_NO_ADDRESS, NULL);
         return;
     case RDZV_MASTER_KNOWN:
         d->round.master_addr = addr;
         d->round.master_port = port;
-        shell_feed_error(&d->shell, LIFE_ADDRESS, NULL);
+        handler_feed_error(&d->base, LIFE_ADDRESS, NULL);
         return;
     }
 }
@@ -418,7 +398,7 @@ static void ignore_gone(void *ctx)
     (void)ctx;
 }
 
-static void dynamic_drop(struct rdzv_shell *s)
+static void dynamic_drop(struct handler_base *s)
 {
     struct dynamic_handler *d = dynamic_of(s);
 
@@ -442,19 +422,18 @@ static bool no_worker_yet(void)
 
 static bool has_torch_nodes(const struct dynamic_handler *d)
 {
-    return d->member && member_torch_nodes(member_driver_core(d->member)) > 0;
+    return d->member && seat_session_torch_nodes(d->member) > 0;
 }
 
 static void find_master(struct dynamic_handler *d)
 {
-    struct rdzv_master_job job = {
-        .round = d->round.round,
-        .rank = d->round.rank,
-        .all_read = d->member && member_all_read(member_driver_core(d->member)),
-        .alone = d->round.world_size == 1,
-        .wipe = no_worker_yet(),
-        .store = d->store
-    };
+    struct rdzv_master_job job = { .round = d->round.round,
+                                   .rank = d->round.rank,
+                                   .all_read =
+                                       d->member && seat_session_all_ours(d->member),
+                                   .alone = d->round.world_size == 1,
+                                   .wipe = no_worker_yet(),
+                                   .store = d->store };
     struct muster_error err;
 
     if (!d->member) {
@@ -463,12 +442,12 @@ static void find_master(struct dynamic_handler *d)
         job.members = d->nodes.members;
         job.count = (size_t)d->round.world_size;
     } else {
-        d->nodes.rank0 = member_rank0(member_driver_core(d->member));
+        d->nodes.rank0 = seat_session_rank0(d->member);
         job.members = &d->nodes.rank0;
         job.count = 1;
     }
     if (rdzv_master_start(d->master, &job, on_master, d, &err) < 0)
-        shell_feed_error(&d->shell, LIFE_ADDRESS, &err);
+        handler_feed_error(&d->base, LIFE_ADDRESS, &err);
 }
 
 static void forget_members(struct dynamic_handler *d)
@@ -513,19 +492,34 @@ static void keep_members(struct dynamic_handler *d, struct span text)
         forget_members(d);
 }
 
+static void on_members(void *ctx, const struct rdzv_event *ev);
+
+static void ask_members(struct dynamic_handler *d)
+{
+    d->nodes.asked = true;
+    d->nodes.asked_round = d->round.round;
+    d->backend->ops->get(d->backend, d->read_ms, on_members, d);
+}
+
 static void on_members(void *ctx, const struct rdzv_event *ev)
 {
     struct dynamic_handler *d = ctx;
 
-    if (is_over(d) || d->shell.life.next.state != LIFE_FINDING)
+    d->nodes.asked = false;
+    if (is_over(d) || d->base.life.next.state != LIFE_FINDING || !d->nodes.awaited)
         return; /* The round has ended meanwhile. */
+    if (d->nodes.asked_round != d->round.round) {
+        ask_members(d); /* So has it, and this is the next one. */
+        return;
+    }
+    d->nodes.awaited = false;
     forget_members(d);
     if (ev->kind == RDZV_EV_STATE && ev->present)
         keep_members(d, ev->value);
     find_master(d);
 }
 
-static void dynamic_find(struct rdzv_shell *s)
+static void dynamic_find(struct handler_base *s)
 {
     struct dynamic_handler *d = dynamic_of(s);
     char *prefix =
@@ -537,21 +531,23 @@ static void dynamic_find(struct rdzv_shell *s)
         rc = async_store_prefix(d->store, prefix, false, &d->prefixed, &err);
     mem_free(prefix);
     if (rc < 0) {
-        shell_feed_error(s, LIFE_ADDRESS, &err);
+        handler_feed_error(s, LIFE_ADDRESS, &err);
         return;
     }
     d->round.store = d->prefixed;
     forget_members(d);
     /* torchrun's nodes remember the workers' address of an earlier round, and it counts
      * as long as the node that serves it is in the round. Only then do we need to know
-     * all nodes. */
-    if (has_torch_nodes(d))
-        d->backend->ops->get(d->backend, d->read_ms, on_members, d);
-    else
+     * all nodes. The answer for an earlier round may still be on its way: a backend
+     * takes one call at a time. */
+    d->nodes.awaited = has_torch_nodes(d);
+    if (!d->nodes.awaited)
         find_master(d);
+    else if (!d->nodes.asked)
+        ask_members(d);
 }
 
-static const struct rdzv_round *dynamic_round(const struct rdzv_shell *s)
+static const struct rdzv_round *dynamic_round(const struct handler_base *s)
 {
     return &dynamic_of(s)->round;
 }
@@ -569,49 +565,56 @@ static void on_member(void *ctx, const struct rdzv_effect *notice)
 
 bool dynamic_be_member(struct dynamic_handler *d)
 {
-    struct member_config cfg = {
+    const struct rdzv_backend_ops *ops = d->backend->ops;
+    char addr[1025];
+    struct seat_opts opts = {
+        .loop = d->base.handler.loop,
         .run_id = d->params.run_id,
         .self = { span_str(d->self.addr), d->self.pid, d->self.local_id },
         .settings = d->settings,
-        .nonce = d->shell.base.nonce,
+        .nonce = d->base.handler.nonce,
         .grace_ms = (uint64_t)MAX_OF(d->grace_ms, 0),
         .away_ms = d->read_ms,
-        .order = d->rank_order_key < 0 ? COORD_BY_NODE : COORD_BY_KEY,
-        .rank_order_key = (uint64_t)MAX_OF(d->rank_order_key, 0),
+        .rank_order_key = d->rank_order_key,
         .auth = d->params.auth,
-        .trace = d->trace,
+        .log = d->log,
+        .cb = on_member,
+        .ctx = d,
     };
-    struct member_driver *member;
     struct muster_error err;
     struct rdzv_host at;
 
-    if (!d->hosted || !d->backend->ops->host || !d->backend->ops->host(d->backend, &at))
+    if (!d->hosted || !ops->host || !ops->host(d->backend, &at))
         return false;
-    cfg.echoes = at.echoes;
-    if (member_driver_open(d->shell.base.loop, &cfg, at.host, at.port, on_member, d,
-                           &member, &err) < 0) {
-        trace(d->trace, TRACE_WARN, "run '%s': joining without the coordinator: %s",
-              d->params.run_id, err.text);
+    opts.host = at.host;
+    opts.port = at.port;
+    opts.serves = ops->serves && ops->serves(d->backend) != NULL;
+    if (opts.serves) /* The others see where they come from; we are here. */
+        opts.where = !d->self.resolves && ops->own_addr &&
+                             ops->own_addr(d->backend, addr, sizeof addr)
+                         ? addr
+                         : d->self.where;
+    if (seat_session_open(d->member ? d->member : d->session, &opts, &d->member, &err) <
+        0) {
+        log_line(d->log, LOG_WARN, AT_RENDEZVOUS,
+                 "run '%s': joining without its host: %s", d->params.run_id, err.text);
         return false;
     }
-    if (d->member)
-        member_driver_close(d->member, NULL, NULL);
-    d->member = member;
     return true;
 }
 
 /* ---- After the run was closed, on the host of its store ---- */
 
-static void dynamic_retire(struct rdzv_shell *s)
+static void dynamic_retire(struct handler_base *s)
 {
     struct dynamic_handler *d = dynamic_of(s);
 
     if (d->member)
-        member_driver_close(d->member, NULL, NULL);
+        seat_session_close(d->member, NULL, NULL);
     d->member = NULL;
 }
 
-static size_t dynamic_others(const struct rdzv_shell *s)
+static size_t dynamic_others(const struct handler_base *s)
 {
     const struct dynamic_handler *d = dynamic_of(s);
     const struct rdzv_backend_ops *ops = d->backend->ops;
@@ -619,22 +622,23 @@ static size_t dynamic_others(const struct rdzv_shell *s)
     return ops->other_connections ? ops->other_connections(d->backend) : 0;
 }
 
-static void dynamic_stopped(struct rdzv_shell *s, const struct muster_error *err)
+static void dynamic_stopped(struct handler_base *s, const struct muster_error *err)
 {
     const struct dynamic_handler *d = dynamic_of(s);
 
     if (err->code < 0 && s->life.stage != LIFE_BROKEN && err->code != d->refused)
-        trace(d->trace, TRACE_WARN,
-              "The node '%s_%" PRId64 "_%" PRId64
-              "' has failed to shutdown the rendezvous '%s': %s",
-              d->self.addr, d->self.pid, d->self.local_id, d->params.run_id, err->text);
+        log_line(d->log, LOG_WARN, AT_RENDEZVOUS,
+                 "The node '%s_%" PRId64 "_%" PRId64
+                 "' has failed to shutdown the rendezvous '%s': %s",
+                 d->self.addr, d->self.pid, d->self.local_id, d->params.run_id,
+                 err->text);
 }
 
 /* ---- What the agent asks ---- */
 
 static struct dynamic_handler *of_handler(const struct rdzv_handler *h)
 {
-    return CONTAINER_OF(h, struct dynamic_handler, shell.base);
+    return CONTAINER_OF(h, struct dynamic_handler, base.handler);
 }
 
 static const char *backend(const struct rdzv_handler *h)
@@ -652,7 +656,7 @@ static int64_t num_nodes_waiting(const struct rdzv_handler *h)
     const struct dynamic_handler *d = of_handler(h);
 
     if (d->member)
-        return member_waiting(member_driver_core(d->member));
+        return seat_session_waiting(d->member);
     return d->core ? rdzv_waiting(d->core) : 0;
 }
 
@@ -661,14 +665,14 @@ static bool is_closed(const struct rdzv_handler *h)
     const struct dynamic_handler *d = of_handler(h);
 
     if (d->member)
-        return member_closed(member_driver_core(d->member));
-    return d->shell.life.ended || (d->core && rdzv_closed(d->core));
+        return seat_session_closed(d->member);
+    return d->base.life.ended || (d->core && rdzv_closed(d->core));
 }
 
 static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
 {
     const struct dynamic_handler *d = of_handler(h);
-    const struct lifecycle *life = &d->shell.life;
+    const struct handler_life *life = &d->base.life;
     const struct rdzv_backend_ops *ops = d->backend->ops;
     uint64_t by_ms;
 
@@ -691,7 +695,7 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
         return false;
     if (!d->member)
         return rdzv_progress(d->core, out);
-    if (!member_progress(member_driver_core(d->member), out))
+    if (!seat_session_progress(d->member, out))
         return false;
     if (out->stage == RDZV_AT_ROUND && out->here < out->min_nodes && d->runs.text[0])
         progress_why(out, d->runs.text);
@@ -711,7 +715,7 @@ static bool store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
         out->host = at.host;
         out->port = at.port;
         out->local = ops->serves && ops->serves(d->backend) != NULL;
-        out->records = at.records;
+        out->records = true;
         return true;
     }
     /* On etcd, an agent serves the workers' store, usually that of rank 0. */
@@ -729,7 +733,7 @@ static bool store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
 static bool node_gone(struct rdzv_handler *h, uint64_t round, int64_t rank)
 {
     struct dynamic_handler *d = of_handler(h);
-    const enum life_state next = d->shell.life.next.state;
+    const enum life_state next = d->base.life.next.state;
     const struct rdzv_node *nodes;
     char text[128];
     size_t count;
@@ -756,7 +760,7 @@ static uint64_t fenced_at_ms(const struct rdzv_handler *h)
     if (d->settings.max_nodes == 1)
         return MONO_NEVER;
     if (d->member)
-        return member_fence_due(member_driver_core(d->member));
+        return seat_session_fence_due(d->member);
     return MIN_OF(d->core ? rdzv_fence_due(d->core) : MONO_NEVER,
                   ops->fence_due ? ops->fence_due(d->backend) : MONO_NEVER);
 }
@@ -789,11 +793,16 @@ static void spares(const struct rdzv_handler *h, char *to)
         rdzv_spares(d->core, to);
 }
 
+static void use_session(struct rdzv_handler *h, struct session *session)
+{
+    of_handler(h)->session = session;
+}
+
 static int64_t torch_nodes(const struct rdzv_handler *h)
 {
     const struct dynamic_handler *d = of_handler(h);
 
-    return d->member ? member_torch_nodes(member_driver_core(d->member)) : 0;
+    return d->member ? seat_session_torch_nodes(d->member) : 0;
 }
 
 static void wipe_worker_store(struct rdzv_handler *h)
@@ -813,7 +822,7 @@ static uint64_t first_write_ms(struct rdzv_handler *h)
 }
 
 const struct rdzv_handler_ops dynamic_ops = {
-    RDZV_SHELL_OPS,
+    HANDLER_BASE_OPS,
     .backend = backend,
     .use_agent_store = use_agent_store,
     .num_nodes_waiting = num_nodes_waiting,
@@ -823,6 +832,7 @@ const struct rdzv_handler_ops dynamic_ops = {
     .store_stats = store_stats,
     .node_gone = node_gone,
     .fence_due = fenced_at_ms,
+    .use_session = use_session,
     .torch_nodes = torch_nodes,
     .spares = spares,
     .own_addr = own_addr,
@@ -833,7 +843,7 @@ const struct rdzv_handler_ops dynamic_ops = {
 
 /* ---- The end: stores and server first, then the backend, then the rest ---- */
 
-static void dynamic_destroy(struct rdzv_shell *s)
+static void dynamic_destroy(struct handler_base *s)
 {
     struct dynamic_handler *d = dynamic_of(s);
 
@@ -850,7 +860,7 @@ static void dynamic_destroy(struct rdzv_shell *s)
     d->prefixed = d->store = NULL;
     if (d->member) {
         handle_set_add(&s->closing);
-        member_driver_close(d->member, handle_set_left, &s->closing);
+        seat_session_close(d->member, handle_set_left, &s->closing);
         d->member = NULL;
     }
     handle_set_add(&s->closing);
@@ -862,13 +872,13 @@ static void dynamic_free(struct dynamic_handler *d);
 static void on_backend_gone(void *ctx)
 {
     struct dynamic_handler *d = ctx;
-    const struct shell_gone gone = d->shell.gone;
+    const struct handler_gone gone = d->base.gone;
 
     dynamic_free(d);
     gone.cb(gone.ctx);
 }
 
-static void dynamic_release(struct rdzv_shell *s)
+static void dynamic_release(struct handler_base *s)
 {
     struct dynamic_handler *d = dynamic_of(s);
 
@@ -883,7 +893,7 @@ static void dynamic_free(struct dynamic_handler *d)
     mem_free(d);
 }
 
-const struct rdzv_engine dynamic_engine = {
+const struct handler_impl dynamic_impl = {
     .open = dynamic_open,
     .join = dynamic_join,
     .leave = dynamic_leave,

@@ -10,10 +10,10 @@
 #include "rendezvous/core/progress.h"
 #include "rendezvous/core/request_queue.h"
 #include "rendezvous/core/state.h"
+#include "rendezvous/handler_base.h"
 #include "rendezvous/local_identity.h"
 #include "rendezvous/master_addr.h"
-#include "rendezvous/member_driver.h"
-#include "rendezvous/shell.h"
+#include "rendezvous/seat_session.h"
 #include "rendezvous/state_backend.h"
 
 /* Our name among the nodes, and for the workers if we are rank 0. */
@@ -41,16 +41,19 @@ struct hosted_nodes {
     /* owned; all of them, if some are torchrun's; else NULL */
     struct rdzv_node *members;
     struct rdzv_state *seen; /* owned; members borrows from it */
+    bool awaited;            /* the round that we joined needs them */
+    bool asked;              /* the state is being read for them ... */
+    uint64_t asked_round;    /* ... since we joined this round */
 };
 
 struct dynamic_handler {
-    struct rdzv_shell shell;      /* first: the handler as the agent sees it */
+    struct handler_base base;     /* first: the handler as the agent sees it */
     struct rdzv_backend *backend; /* owned */
     struct rdzv_params params;    /* owned */
     struct rdzv_settings settings;
-    const struct trace *trace; /* borrowed */
-    uint64_t read_ms;          /* rdzv-conf read_timeout */
-    uint64_t open_by_ms;       /* when to give up reaching the backend */
+    const struct log *log;  /* borrowed */
+    uint64_t read_ms;       /* rdzv-conf read_timeout */
+    uint64_t open_by_ms;    /* when to give up reaching the backend */
     int hosted;             /* rdzv-conf hosted: 1, or 0 to do without a coordinator */
     int64_t grace_ms;       /* rdzv-conf loss_grace_ms */
     int64_t rank_order_key; /* rdzv-conf node_order; negative: none */
@@ -59,9 +62,10 @@ struct dynamic_handler {
     struct dynamic_name self;
     struct blocking_call *naming; /* owned while it runs */
 
-    struct rdzv *core; /* owned; once we have a name */
-    /* owned; used instead of the core if the store has a coordinator */
-    struct member_driver *member;
+    struct rdzv *core;       /* owned; once we have a name */
+    struct session *session; /* borrowed; the agent's, or NULL */
+    /* its seats are ours; used instead of the core if the store hosts runs */
+    struct session *member;
     bool in_feed; /* a step of the core is under way, and requests wait */
     struct request_queue requests;
     int refused; /* the error of the join, which closing need not log again, or 0 */
@@ -76,11 +80,11 @@ struct dynamic_handler {
 };
 
 extern const struct rdzv_handler_ops dynamic_ops;
-extern const struct rdzv_engine dynamic_engine;
+extern const struct handler_impl dynamic_impl;
 
-static inline struct dynamic_handler *dynamic_of(const struct rdzv_shell *s)
+static inline struct dynamic_handler *dynamic_of(const struct handler_base *s)
 {
-    return CONTAINER_OF(s, struct dynamic_handler, shell);
+    return CONTAINER_OF(s, struct dynamic_handler, base);
 }
 
 /* Whether no other node can come: there is one node, and a free port that was never
@@ -88,7 +92,7 @@ static inline struct dynamic_handler *dynamic_of(const struct rdzv_shell *s)
 bool dynamic_is_alone(const struct dynamic_handler *d);
 
 /* dynamic_open.c: finds our name and opens the backend; ends in LIFE_OPENED. */
-void dynamic_open(struct rdzv_shell *s);
+void dynamic_open(struct handler_base *s);
 
 /* Takes another local_id and makes a core with the new name, since another node has our
  * name. */

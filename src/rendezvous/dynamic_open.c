@@ -47,20 +47,20 @@ static void publish_own_address(struct dynamic_handler *d)
         !d->backend->ops->own_addr(d->backend, addr, sizeof addr))
         return;
     rdzv_master_set_addr(d->master, addr);
-    rdzv_log_nameless(d->trace, d->self.addr, addr);
+    rdzv_log_nameless(d->log, d->self.addr, addr);
 }
 
 static void on_backend_open(void *ctx, int status, const struct muster_error *err)
 {
     struct dynamic_handler *d = ctx;
 
-    if (shell_ends(&d->shell))
+    if (handler_ends(&d->base))
         return;
     if (status == 0 && !dynamic_be_member(d))
         dynamic_present(d);
     if (status == 0 && !d->self.resolves)
         publish_own_address(d);
-    shell_feed_error(&d->shell, LIFE_OPENED, status < 0 ? err : NULL);
+    handler_feed_error(&d->base, LIFE_OPENED, status < 0 ? err : NULL);
 }
 
 static int make_core(struct dynamic_handler *d, struct muster_error *err)
@@ -74,7 +74,7 @@ static int make_core(struct dynamic_handler *d, struct muster_error *err)
         .settings = d->settings,
         .seed = uv_random(NULL, NULL, &seed, sizeof seed, 0, NULL) == 0 ? seed
                                                                         : uv_hrtime(),
-        .trace = d->trace,
+        .log = d->log,
     };
     const int rc = rdzv_new(&cfg, &core, err);
 
@@ -105,15 +105,15 @@ static void open_with_name(struct dynamic_handler *d)
         .many = d->params.max_nodes > 1,
         .share = d->share,
         .timeout_ms = d->read_ms,
-        .trace = d->trace,
+        .log = d->log,
     };
     struct muster_error err;
     int rc = make_core(d, &err);
 
     if (rc == 0)
-        rc = rdzv_master_new(d->shell.base.loop, &opts, &d->master, &err);
+        rc = rdzv_master_new(d->base.handler.loop, &opts, &d->master, &err);
     if (rc < 0) {
-        shell_feed_error(&d->shell, LIFE_OPENED, &err);
+        handler_feed_error(&d->base, LIFE_OPENED, &err);
         return;
     }
     d->open_by_ms = clock_mono_ms() + d->read_ms;
@@ -145,10 +145,11 @@ static void on_name(void *ctx, void *data)
         (void)snprintf(d->self.addr, sizeof d->self.addr, "%s", f->name);
     } else {
         rdzv_hostname(d->self.addr, sizeof d->self.addr);
-        trace(d->trace, TRACE_WARN,
-              "the resolver did not give this machine's full name within %u s; to the "
-              "other nodes it is '%s' (--local-addr changes that)",
-              RDZV_NAME_MS / 1000, d->self.addr);
+        log_line(
+            d->log, LOG_WARN, AT_RENDEZVOUS,
+            "the resolver did not give this machine's full name within %u s; to the "
+            "other nodes it is '%s' (--local-addr changes that)",
+            RDZV_NAME_MS / 1000, d->self.addr);
     }
     (void)snprintf(d->self.where, sizeof d->self.where, "%s",
                    is_local_job(d) ? "127.0.0.1" : d->self.addr);
@@ -162,7 +163,7 @@ bool dynamic_is_alone(const struct dynamic_handler *d)
     return d->params.max_nodes == 1 && colon && strcmp(colon, ":0") == 0;
 }
 
-void dynamic_open(struct rdzv_shell *s)
+void dynamic_open(struct handler_base *s)
 {
     struct dynamic_handler *d = dynamic_of(s);
     struct rdzv_fqdn *job, own;
@@ -185,7 +186,7 @@ void dynamic_open(struct rdzv_shell *s)
         return;
     }
     job = mem_calloc(1, sizeof *job);
-    if (!job || blocking_call_run(s->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS,
+    if (!job || blocking_call_run(s->handler.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS,
                                   on_name, d, &d->naming, NULL) < 0) {
         mem_free(job);
         on_name(d, NULL);
@@ -240,7 +241,8 @@ static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
     if (rdzv_settings_compare(&d->settings, reply->value, &why) == 0)
         return;
     d->settings_notified = true;
-    trace(d->trace, TRACE_WARN, "run '%s': %s", d->params.run_id, why.text);
+    log_line(d->log, LOG_WARN, AT_RENDEZVOUS, "run '%s': %s", d->params.run_id,
+             why.text);
     if (other_nnodes && d->store)
         show_settings(d);
 }
@@ -305,11 +307,11 @@ static uint64_t nonce_of(const struct dynamic_handler *d)
 
     if (uv_random(NULL, NULL, &n, sizeof n, 0, NULL) != 0)
         n = uv_hrtime() ^ (uint64_t)d->self.pid << 40;
-    return (n & ~(uint64_t)0xffff) | COORD_READS;
+    return n;
 }
 
 int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
-                        const struct trace *trace, struct rdzv_backend *b,
+                        const struct log *log, struct rdzv_backend *b,
                         struct rdzv_handler **out, struct muster_error *err)
 {
     struct dynamic_handler *d = mem_calloc(1, sizeof *d);
@@ -325,16 +327,16 @@ int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
         b->ops->close(b, ignore, NULL);
         return rc;
     }
-    shell_init(&d->shell, loop, &dynamic_ops, &dynamic_engine);
-    life_init(&d->shell.life, d->params.run_id, trace, rdzv_dead_after_ms(&d->settings),
+    handler_base_init(&d->base, loop, &dynamic_ops, &dynamic_impl);
+    life_init(&d->base.life, d->params.run_id, log, rdzv_dead_after_ms(&d->settings),
               b->ops->other_connections && !dynamic_is_alone(d));
     d->backend = b;
-    d->trace = trace;
+    d->log = log;
     d->share = !(share && strcmp(share, "1") == 0);
     d->self.pid = getpid();
-    d->shell.base.nonce = nonce_of(d);
+    d->base.handler.nonce = nonce_of(d);
     d->self.local_id = rdzv_next_local_id();
     d->open_by_ms = d->runs.at_ms = MONO_NEVER;
-    *out = &d->shell.base;
+    *out = &d->base.handler;
     return 0;
 }

@@ -1,6 +1,5 @@
 /* handler.h - what every rendezvous looks like to the agent: asynchronous, on a uv
- * loop. Implementations: dynamic (dynamic.c, on c10d, file, etcd-v2, etcd-v3), static,
- * legacy etcd, and a wrapper around blocking handlers that the caller registered.
+ * loop. All have one base (handler_base.h).
  *
  * At most one next() is under way. Callbacks never come from inside the call. */
 #ifndef RENDEZVOUS_HANDLER_H
@@ -11,6 +10,8 @@
 #include "store/async_store.h"
 
 struct rdzv_handler;
+struct session;
+struct rank_range;
 struct store_server_stats;
 struct auth;
 
@@ -18,6 +19,8 @@ struct auth;
 struct rdzv_round {
     uint64_t round;
     int64_t rank, world_size; /* counted in nodes */
+    /* of this node's workers; NULL: the agents have to agree on them */
+    const struct rank_range *ranks;
     /* the round's store, with its prefix: role_info, barrier, ... */
     struct async_store *store;
     const char *master_addr; /* for the workers */
@@ -46,7 +49,6 @@ typedef void (*rdzv_news_cb)(void *ctx, enum rdzv_news news,
 
 struct rdzv_handler_ops {
     const char *(*backend)(const struct rdzv_handler *h);
-    const char *(*run_id)(const struct rdzv_handler *h);
     bool (*use_agent_store)(const struct rdzv_handler *h);
     void (*next)(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx);
     /* Leaves while next() is under way: its callback comes with MUSTER_ECANCELED. */
@@ -61,7 +63,7 @@ struct rdzv_handler_ops {
      * none, or not now. May be NULL. */
     struct async_store *(*gathers_at)(const struct rdzv_handler *h);
     /* Where a store of ours serves the round that was joined last: the job's
-     * coordinator is there (job/channel.h). False: nowhere, or the store is torchrun's.
+     * coordinator is there (job/session.h). False: nowhere, or the store is torchrun's.
      * May be NULL. */
     bool (*store_at)(const struct rdzv_handler *h, struct rdzv_store_at *out);
     /* The address of this node on the way to the others, as the connection to the host
@@ -72,7 +74,7 @@ struct rdzv_handler_ops {
      * and what they hold now: the store of the rendezvous and that of the workers
      * together. False: other processes serve them. May be NULL. */
     bool (*store_stats)(const struct rdzv_handler *h, struct store_server_stats *out);
-    /* The job channel has found out that the node with this rank in that round is gone.
+    /* The session has found out that the node with this rank in that round is gone.
      * Where nodes have to find that out for themselves, it is acted on as if its
      * heartbeats had stopped; one more heartbeat brings it back. With rank -1, it is
      * about every node that has not left that round while we wait for the next one.
@@ -83,10 +85,14 @@ struct rdzv_handler_ops {
      * spare, even if no sign of life of ours gets through from now on (core/fence.h).
      * MONO_NEVER: that is not known, or no other node can come. May be NULL. */
     uint64_t (*fence_due)(const struct rdzv_handler *h);
+    /* The agent's session with the run (job/session.h), over which a handler may ask
+     * for seats if its store hosts runs. Called before the first next(); without it the
+     * handler opens one of its own. May be NULL. */
+    void (*use_session)(struct rdzv_handler *h, struct session *s);
     /* How many nodes of that round are or may be torchrun's. May be NULL. */
     int64_t (*torch_nodes)(const struct rdzv_handler *h);
     /* The names of the spares, where nodes read them from the shared state and the job
-     * channel need not know them: a list as in core/progress.h. May be NULL. */
+     * session need not know them: a list as in core/progress.h. May be NULL. */
     void (*spares)(const struct rdzv_handler *h, char *to);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* Leaves without closing the run: gives our place up. */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "loop/file.h"
 #include "net/core/hosts_file.h"
 #include "net/read_interfaces.h"
 
@@ -122,20 +123,17 @@ void rdzv_local_resolve(void *arg)
 /* Reads a file. Returns its length, or 0 if it cannot be read or does not fit. */
 static size_t read_file(const char *path, char *to, size_t room)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd >= 0 ? read(fd, to, room) : 0;
+    const ssize_t n = file_read(path, to, room);
 
-    if (fd >= 0)
-        (void)close(fd);
-    return n > 0 && (size_t)n < room ? (size_t)n : 0;
+    return n > 0 && (size_t)n < room - 1 ? (size_t)n : 0;
 }
 
-void rdzv_log_nameless(const struct trace *t, const char *name, const char *addr)
+void rdzv_log_nameless(const struct log *t, const char *name, const char *addr)
 {
-    trace(t, TRACE_ADVICE,
-          "this machine's name '%s' does not resolve, so MASTER_ADDR is '%s' "
-          "(--local-addr=ADDR changes that)",
-          name, addr);
+    log_line(t, LOG_WARN, AT_ADVICE,
+             "this machine's name '%s' does not resolve, so MASTER_ADDR is '%s' "
+             "(--local-addr=ADDR changes that)",
+             name, addr);
 }
 
 bool rdzv_fqdn_quick(struct rdzv_fqdn *f)

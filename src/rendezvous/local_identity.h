@@ -5,7 +5,7 @@
 #define RENDEZVOUS_LOCAL_IDENTITY_H
 
 #include "base/base.h"
-#include "base/trace.h"
+#include "base/log.h"
 
 /* Numbers that tell the nodes of one process apart: 0, 1, 2 ... */
 int64_t rdzv_next_local_id(void);
@@ -43,7 +43,7 @@ bool rdzv_fqdn_quick(struct rdzv_fqdn *f);
 
 /* Logs that MASTER_ADDR is this machine's address, since its own name does not resolve:
  * torch would use the name, and the workers would fail. */
-void rdzv_log_nameless(const struct trace *t, const char *name, const char *addr);
+void rdzv_log_nameless(const struct log *t, const char *name, const char *addr);
 
 /* gethostname(), or "localhost". Does not block. */
 void rdzv_hostname(char *out, size_t size);

@@ -11,9 +11,9 @@
 #include "net/listen.h"
 #include "rendezvous/core/master_addr.h"
 #include "store/client.h"
+#include "store/dialogue_driver.h"
+#include "store/extension.h"
 #include "store/server.h"
-#include "store/talk_driver.h"
-#include "store/tenant.h"
 
 #define PROBE_MS  2000u /* how long to wait for a server of an earlier round */
 #define FORGET_MS 5000u /* how long deleting old keys may take */
@@ -24,11 +24,11 @@ struct rdzv_master {
     char *run_id, *bind; /* owned */
     struct auth *auth;   /* a reference, or NULL */
     bool many;
-    const struct trace *trace;
-    struct async_store *store;     /* borrowed while talk is not NULL */
-    struct talk_driver *talk;      /* owned; NULL: idle */
-    struct bind_address listen_at; /* where our server listens */
-    struct bind_lookup *binding;   /* owned while it runs */
+    const struct log *log;
+    struct async_store *store;        /* borrowed while dialogue is not NULL */
+    struct dialogue_driver *dialogue; /* owned; NULL: idle */
+    struct bind_address listen_at;    /* where our server listens */
+    struct bind_lookup *binding;      /* owned while it runs */
     struct store_server *server; /* owned; how long it lives: see master_addr_moves() */
     /* owned; the last round's server, until there is a new one */
     struct store_server *old;
@@ -50,7 +50,7 @@ static void master_release(void *ctx)
 
     if (--m->refs > 0)
         return;
-    talk_fini(&m->core.talk);
+    dialogue_fini(&m->core.dialogue);
     mem_free(m->run_id);
     mem_free(m->bind);
     auth_unref(m->auth);
@@ -74,10 +74,10 @@ static void master_on_probed(void *ctx, int status, const struct muster_error *e
 {
     struct rdzv_master *m = ctx;
 
-    if (!m->talk || !m->probe)
+    if (!m->dialogue || !m->probe)
         return;
     drop_probe(m);
-    talk_driver_answer(m->talk, status, 0, err ? err->text : NULL);
+    dialogue_driver_answer(m->dialogue, status, 0, err ? err->text : NULL);
 }
 
 static void close_server(struct rdzv_master *m, struct store_server **s)
@@ -98,17 +98,17 @@ static void serve(struct rdzv_master *m)
 
     if (!m->server) {
         store_server_opts_init(&opts);
-        opts.tenant = &run_tenant;
+        opts.extension = &run_extension;
         opts.bind = bind_address_text(&m->listen_at);
         opts.auth = m->auth;
-        opts.trace = m->trace;
+        opts.log = m->log;
         if (store_server_open(m->loop, &opts, &m->server, &err) == 0)
-            bind_address_log(m->trace, "the workers' store",
+            bind_address_log(m->log, "the workers' store",
                              store_server_address(m->server), &m->listen_at);
         close_server(m, &m->old);
     }
-    talk_driver_answer(m->talk, err.code,
-                       err.code < 0 ? 0 : store_server_port(m->server), err.text);
+    dialogue_driver_answer(m->dialogue, err.code,
+                           err.code < 0 ? 0 : store_server_port(m->server), err.text);
 }
 
 static void master_on_bind_address(void *ctx, const struct bind_address *at)
@@ -139,7 +139,7 @@ static void perform_do(struct rdzv_master *m, enum master_do what)
                                             .once = true,
                                             .timeout_ms = PROBE_MS,
                                             .auth = m->auth,
-                                            .trace = m->trace };
+                                            .log = m->log };
     struct muster_error err;
     uint16_t port = 0;
     int rc = 0;
@@ -158,7 +158,7 @@ static void perform_do(struct rdzv_master *m, enum master_do what)
         m->probe = NULL;
         break;
     }
-    talk_driver_answer(m->talk, rc, port, rc < 0 ? err.text : NULL);
+    dialogue_driver_answer(m->dialogue, rc, port, rc < 0 ? err.text : NULL);
 }
 
 static void master_on_forgotten(void *ctx, int status, const struct c10d_reply *reply,
@@ -187,17 +187,17 @@ static void forget_old_keys(struct rdzv_master *m)
     buf_fini(&list);
 }
 
-static void master_on_fx(void *ctx, const struct talk_fx *fx)
+static void master_on_fx(void *ctx, const struct dialogue_fx *fx)
 {
     struct rdzv_master *m = ctx;
     enum rdzv_master_end end = RDZV_MASTER_FAILED;
 
-    if (fx->kind == TALK_DO) {
+    if (fx->kind == DIALOGUE_DO) {
         perform_do(m, (enum master_do)fx->what);
         return;
     }
-    if (fx->kind != TALK_FAILED)
-        end = fx->kind == TALK_DONE ? RDZV_MASTER_KNOWN : RDZV_MASTER_REJOIN;
+    if (fx->kind != DIALOGUE_FAILED)
+        end = fx->kind == DIALOGUE_DONE ? RDZV_MASTER_KNOWN : RDZV_MASTER_REJOIN;
     if (end == RDZV_MASTER_KNOWN)
         forget_old_keys(m);
     rdzv_master_cancel(m);
@@ -227,7 +227,7 @@ static void replace_or_wipe_server(struct rdzv_master *m,
 int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
                       rdzv_master_cb cb, void *ctx, struct muster_error *err)
 {
-    assert(!m->talk && job->count > 0);
+    assert(!m->dialogue && job->count > 0);
     m->core.round = job->round;
     m->core.rank = job->rank;
     m->core.all_read = job->all_read;
@@ -238,8 +238,8 @@ int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
     m->cb = cb;
     m->ctx = ctx;
     m->store = job->store;
-    return talk_driver_open(job->store, &m->core.talk, master_addr_step, master_on_fx,
-                            m, &m->talk, err);
+    return dialogue_driver_open(job->store, &m->core.dialogue, master_addr_step,
+                                master_on_fx, m, &m->dialogue, err);
 }
 
 void rdzv_master_set_addr(struct rdzv_master *m, const char *addr)
@@ -249,9 +249,9 @@ void rdzv_master_set_addr(struct rdzv_master *m, const char *addr)
 
 bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms)
 {
-    if (!m || !m->talk)
+    if (!m || !m->dialogue)
         return false;
-    *by_ms = m->core.talk.by_ms;
+    *by_ms = m->core.dialogue.by_ms;
     return true;
 }
 
@@ -262,8 +262,8 @@ bool rdzv_master_serves(const struct rdzv_master *m)
 
 void rdzv_master_cancel(struct rdzv_master *m)
 {
-    talk_driver_close(m->talk);
-    m->talk = NULL;
+    dialogue_driver_close(m->dialogue);
+    m->dialogue = NULL;
     bind_address_cancel(m->binding);
     m->binding = NULL;
     drop_probe(m);
@@ -319,7 +319,7 @@ int rdzv_master_new(uv_loop_t *loop, const struct rdzv_master_opts *opts,
     if (!m)
         return err_nomem(err);
     m->loop = loop;
-    m->trace = opts->trace;
+    m->log = opts->log;
     m->refs = 1;
     m->many = opts->many;
     m->run_id = mem_strdup(opts->run_id);

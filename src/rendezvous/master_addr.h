@@ -3,7 +3,7 @@
 #ifndef RENDEZVOUS_MASTER_ADDR_H
 #define RENDEZVOUS_MASTER_ADDR_H
 
-#include "base/trace.h"
+#include "base/log.h"
 #include "rendezvous/core/cas_node.h"
 #include "store/async_store.h"
 
@@ -12,14 +12,14 @@ struct rdzv_master;
 struct store_server_stats;
 
 struct rdzv_master_opts {
-    const char *run_id;        /* copied */
-    const char *addr;          /* our own, to be published; copied */
-    const char *bind;          /* rdzv-conf bind, or empty; copied */
-    struct auth *auth;         /* the job's secret, or NULL */
-    bool many;                 /* several nodes may come */
-    bool share;                /* agents serve the workers' store */
-    uint64_t timeout_ms;       /* how long it may take to learn the address */
-    const struct trace *trace; /* borrowed, may be NULL */
+    const char *run_id;    /* copied */
+    const char *addr;      /* our own, to be published; copied */
+    const char *bind;      /* rdzv-conf bind, or empty; copied */
+    struct auth *auth;     /* the job's secret, or NULL */
+    bool many;             /* several nodes may come */
+    bool share;            /* agents serve the workers' store */
+    uint64_t timeout_ms;   /* how long it may take to learn the address */
+    const struct log *log; /* borrowed, may be NULL */
 };
 
 struct rdzv_master_job {

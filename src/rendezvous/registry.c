@@ -6,14 +6,14 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/nearest.h"
-#include "rendezvous/secured.h"
+#include "rendezvous/handler_base.h"
 #include "rendezvous/state_backend.h"
 
 /* The backends that can keep the state of a dynamic handler. */
 static const struct state_backend {
     const char *name;
     int (*make)(uv_loop_t *loop, const struct rdzv_params *params,
-                const struct trace *trace, struct rdzv_backend **out,
+                const struct log *log, struct rdzv_backend **out,
                 struct muster_error *err);
 } state_backends[] = {
     { "c10d", backend_c10d_new },
@@ -22,14 +22,14 @@ static const struct state_backend {
 };
 
 static int create_dynamic(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                          const struct trace *trace, struct rdzv_handler **out,
+                          const struct log *log, struct rdzv_handler **out,
                           struct muster_error *err)
 {
     const struct state_backend *at = ctx;
     struct rdzv_backend *b;
-    const int rc = at->make(loop, params, trace, &b, err);
+    const int rc = at->make(loop, params, log, &b, err);
 
-    return rc < 0 ? rc : rdzv_dynamic_create(loop, params, trace, b, out, err);
+    return rc < 0 ? rc : rdzv_dynamic_create(loop, params, log, b, out, err);
 }
 
 static struct registry_entry *find(const struct registry *r, const char *name)
@@ -124,7 +124,7 @@ static int load_secret(const struct rdzv_params *params, struct auth **out,
 /* Makes the handler, with the job's secret if there is one. Even where the state of a
  * run is not in a store of ours (etcd), the workers' store is. */
 static int create(const struct registry_entry *e, uv_loop_t *loop,
-                  const struct rdzv_params *params, const struct trace *trace,
+                  const struct rdzv_params *params, const struct log *log,
                   struct rdzv_handler **out, struct muster_error *err)
 {
     struct rdzv_params with = { 0 };
@@ -134,13 +134,13 @@ static int create(const struct registry_entry *e, uv_loop_t *loop,
     if (rc < 0)
         return rc;
     if (!auth)
-        return e->create(e->ctx, loop, params, trace, out, err);
+        return e->create(e->ctx, loop, params, log, out, err);
     rc = params_copy(&with, params, err);
     if (rc == 0) {
         with.auth = auth; /* The copy owns the reference now. */
-        rc = e->create(e->ctx, loop, &with, trace, out, err);
+        rc = e->create(e->ctx, loop, &with, log, out, err);
         if (rc == 0)
-            rc = secured_wrap(*out, auth, trace, out, err);
+            handler_secure(*out, auth, log);
         params_fini(&with);
     } else {
         auth_unref(auth);
@@ -194,7 +194,7 @@ static int refuse_unknown(const struct registry *r, const char *name,
 }
 
 int registry_create(const struct registry *r, uv_loop_t *loop,
-                    const struct rdzv_params *params, const struct trace *trace,
+                    const struct rdzv_params *params, const struct log *log,
                     struct rdzv_handler **out, struct muster_error *err)
 {
     const struct registry_entry *e = find(r, params->backend);
@@ -203,7 +203,7 @@ int registry_create(const struct registry *r, uv_loop_t *loop,
 
     if (!e)
         return refuse_unknown(r, params->backend, err);
-    rc = create(e, loop, params, trace, &h, err);
+    rc = create(e, loop, params, log, &h, err);
     if (rc < 0)
         return rc;
     if (strcmp(h->ops->backend(h), params->backend) != 0) {
@@ -219,14 +219,14 @@ int registry_create(const struct registry *r, uv_loop_t *loop,
 }
 
 int rdzv_handler_create(uv_loop_t *loop, const struct rdzv_params *params,
-                        const struct trace *trace, struct rdzv_handler **out,
+                        const struct log *log, struct rdzv_handler **out,
                         struct muster_error *err)
 {
     struct registry r;
     int rc = registry_init(&r, err);
 
     if (rc == 0)
-        rc = registry_create(&r, loop, params, trace, out, err);
+        rc = registry_create(&r, loop, params, log, out, err);
     registry_fini(&r);
     return rc;
 }

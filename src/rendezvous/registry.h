@@ -5,15 +5,14 @@
 #ifndef RENDEZVOUS_REGISTRY_H
 #define RENDEZVOUS_REGISTRY_H
 
-#include "base/trace.h"
+#include "base/log.h"
 #include "rendezvous/core/params.h"
 #include "rendezvous/handler.h"
 
 /* Makes a handler. It connects only at its first next(). */
 typedef int (*rdzv_create_fn)(void *ctx, uv_loop_t *loop,
-                              const struct rdzv_params *params,
-                              const struct trace *trace, struct rdzv_handler **out,
-                              struct muster_error *err);
+                              const struct rdzv_params *params, const struct log *log,
+                              struct rdzv_handler **out, struct muster_error *err);
 
 struct registry_entry {
     char *name; /* owned */
@@ -38,21 +37,21 @@ int registry_register(struct registry *r, const char *name, rdzv_create_fn creat
  * registered, MUSTER_EINVAL if the handler answers to another name, or the error of its
  * creator. */
 int registry_create(const struct registry *r, uv_loop_t *loop,
-                    const struct rdzv_params *params, const struct trace *trace,
+                    const struct rdzv_params *params, const struct log *log,
                     struct rdzv_handler **out, struct muster_error *err);
 
 /* The same with the built-ins alone. */
 int rdzv_handler_create(uv_loop_t *loop, const struct rdzv_params *params,
-                        const struct trace *trace, struct rdzv_handler **out,
+                        const struct log *log, struct rdzv_handler **out,
                         struct muster_error *err);
 
 /* The built-in creators of handlers that are not dynamic. */
 int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                       const struct trace *trace, struct rdzv_handler **out,
+                       const struct log *log, struct rdzv_handler **out,
                        struct muster_error *err);
 /* In etcd/legacy: "etcd". */
 int rdzv_etcd_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                     const struct trace *trace, struct rdzv_handler **out,
+                     const struct log *log, struct rdzv_handler **out,
                      struct muster_error *err);
 
 #endif

@@ -60,13 +60,13 @@ struct relay {
     char *host; /* owned */
     uint16_t port, own_port;
     struct auth *auth;
-    const struct trace *trace;
+    const struct log *log;
     int listener, epoll;
-    uv_poll_t poll;            /* on `epoll` */
-    uv_timer_t pause;          /* until we accept again */
-    int closing;               /* handles still to be closed by libuv */
-    bool paused;               /* out of descriptors: we do not accept */
-    struct trace_rate refused; /* limits the log lines about refused connections */
+    uv_poll_t poll;          /* on `epoll` */
+    uv_timer_t pause;        /* until we accept again */
+    int closing;             /* handles still to be closed by libuv */
+    bool paused;             /* out of descriptors: we do not accept */
+    struct log_rate refused; /* limits the log lines about refused connections */
 
     struct connector *connector; /* owned; while the encrypted connection is made */
     struct tls *tls;             /* owned; the encrypted connection, or NULL */
@@ -86,7 +86,7 @@ struct relay {
     void *ctx;
 };
 
-static void watch(struct relay *r, int fd, uint64_t what, bool again)
+static void relay_watch(struct relay *r, int fd, uint64_t what, bool again)
 {
     struct epoll_event ev = { .data.u64 = what,
                               .events = (uint32_t)(EPOLLIN | EPOLLOUT | EPOLLRDHUP) |
@@ -120,16 +120,16 @@ static void pause_listening(struct relay *r)
 
 /* A child that was just forked may still hold the socket. Then closing it here would
  * not take it out of the set. */
-static void unwatch(struct relay *r, int fd)
+static void relay_unwatch(struct relay *r, int fd)
 {
     (void)epoll_ctl(r->epoll, EPOLL_CTL_DEL, fd, NULL);
     (void)close(fd);
 }
 
-static void hang_up(struct relay *r, struct lane *l)
+static void lane_hang_up(struct relay *r, struct lane *l)
 {
     if (l->fd >= 0)
-        unwatch(r, l->fd);
+        relay_unwatch(r, l->fd);
     l->fd = -1;
 }
 
@@ -138,7 +138,7 @@ static void drop_lane(struct relay *r, size_t i)
     struct lane *l = r->lanes[i];
 
     r->lanes[i] = NULL;
-    hang_up(r, l);
+    lane_hang_up(r, l);
     buf_fini(&l->in);
     mem_free(l);
     if (r->paused)
@@ -153,7 +153,7 @@ static void drop_link(struct relay *r)
     if (r->tls) {
         tls_end(r->tls);
         r->tls = NULL;
-        unwatch(r, r->fd);
+        relay_unwatch(r, r->fd);
     }
     buf_fini(&r->out);
     buf_init(&r->out, SIZE_MAX);
@@ -166,25 +166,25 @@ static void drop_link(struct relay *r)
 
 /* Returns false if the frame could not be queued: then the encrypted connection is
  * useless. */
-static bool put(struct relay *r, enum lane_kind kind, size_t i, size_t count)
+static bool relay_put(struct relay *r, enum lane_kind kind, size_t i, size_t count)
 {
     return lanes_put(&r->out, kind, (uint32_t)i, count) == 0;
 }
 
-static bool open_lane(struct relay *r, size_t i)
+static bool relay_open_lane(struct relay *r, size_t i)
 {
-    if (!put(r, LANE_OPEN, i, 0))
+    if (!relay_put(r, LANE_OPEN, i, 0))
         return false;
     r->lanes[i]->open = true;
-    watch(r, r->lanes[i]->fd, i, false); /* This reports earlier bytes, too. */
+    relay_watch(r, r->lanes[i]->fd, i, false); /* This reports earlier bytes, too. */
     return true;
 }
 
 /* No more will come from this worker. */
-static bool end_lane(struct relay *r, size_t i)
+static bool relay_end_lane(struct relay *r, size_t i)
 {
     r->lanes[i]->ended = true;
-    return put(r, LANE_CLOSE, i, 0);
+    return relay_put(r, LANE_CLOSE, i, 0);
 }
 
 /* Sends as many of the bytes as the worker takes now, and returns how many that
@@ -202,7 +202,7 @@ static size_t send_to_worker(struct relay *r, struct lane *l, struct span bytes)
         return (size_t)n;
     if (errno == EAGAIN || errno == EWOULDBLOCK)
         return 0;
-    hang_up(r, l); /* Whatever still comes for it is dropped. */
+    lane_hang_up(r, l); /* Whatever still comes for it is dropped. */
     return bytes.n;
 }
 
@@ -218,11 +218,11 @@ static bool worker_took(struct relay *r, size_t i, size_t n)
         return true;
     }
     if (l->fd < 0 && !l->ended)
-        ok = end_lane(r, i);
+        ok = relay_end_lane(r, i);
     if (l->taken < LANES_WINDOW / 2 && l->fd >= 0)
         return ok;
     if (l->taken)
-        ok = ok && put(r, LANE_ROOM, i, l->taken);
+        ok = ok && relay_put(r, LANE_ROOM, i, l->taken);
     l->taken = 0;
     return ok;
 }
@@ -255,7 +255,7 @@ static bool hear_worker(struct relay *r, size_t i, bool hung_up)
             return true;
         }
         if (k >= PIECES) {
-            watch(r, l->fd, i, true);
+            relay_watch(r, l->fd, i, true);
             return true;
         }
         to = buf_room(&r->out, LANES_HEAD + PIECE);
@@ -268,12 +268,12 @@ static bool hear_worker(struct relay *r, size_t i, bool hung_up)
             if (n < (ssize_t)PIECE && !hung_up)
                 return true;
         } else if (n == 0) {
-            return end_lane(r, i);
+            return relay_end_lane(r, i);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return true;
         } else if (errno != EINTR) {
-            hang_up(r, l);
-            return end_lane(r, i) && flush_worker(r, i);
+            lane_hang_up(r, l);
+            return relay_end_lane(r, i) && flush_worker(r, i);
         }
     }
     return true;
@@ -324,7 +324,7 @@ static bool hear_link(struct relay *r)
         if (!tls_buffered(r->tls))
             return true;
     }
-    watch(r, r->fd, ON_LINK, true);
+    relay_watch(r, r->fd, ON_LINK, true);
     return true;
 }
 
@@ -346,7 +346,7 @@ static bool flush_link(struct relay *r)
         struct lane *l = r->lanes[i];
 
         if (l && l->waits && l->fd >= 0)
-            watch(r, l->fd, i, true);
+            relay_watch(r, l->fd, i, true);
         if (l)
             l->waits = false;
     }
@@ -367,7 +367,8 @@ static void relay_on_connected(void *ctx, struct store_conn *conn,
     if (conn) /* This never happens, since it is encrypted. */
         store_conn_close(conn);
     if (err) {
-        trace(r->trace, TRACE_WARN, "the relay to the workers' store: %s", err->text);
+        log_line(r->log, LOG_WARN, AT_RENDEZVOUS, "the relay to the workers' store: %s",
+                 err->text);
         drop_link(r); /* Workers see their connections closed, and try again. */
         return;
     }
@@ -376,8 +377,8 @@ static void relay_on_connected(void *ctx, struct store_conn *conn,
     ok = buf_append(&r->out, validate, sizeof validate) == 0 &&
          c10d_encode_request(&r->out, &push, NULL) == 0;
     for (size_t i = 0; ok && i < r->size; i++)
-        ok = !r->lanes[i] || open_lane(r, i);
-    watch(r, r->fd, ON_LINK, false);
+        ok = !r->lanes[i] || relay_open_lane(r, i);
+    relay_watch(r, r->fd, ON_LINK, false);
     if (!ok || !hear_link(r) || !flush_link(r))
         drop_link(r);
 }
@@ -390,7 +391,7 @@ static int relay_connect(struct relay *r)
                                        .auth = r->auth,
                                        .tls = &r->tls,
                                        .tls_fd = &r->fd,
-                                       .trace = r->trace };
+                                       .log = r->log };
     struct muster_error err;
     const int rc =
         connect_start(r->loop, &opts, relay_on_connected, r, &r->connector, &err);
@@ -420,9 +421,9 @@ static bool add_lane(struct relay *r, int fd)
         }
     }
     if (!l || i == r->size) {
-        trace(r->trace, TRACE_WARN,
-              "turned a worker's connection to its store away: %s",
-              l ? "there are too many" : "out of memory");
+        log_line(r->log, LOG_WARN, AT_RENDEZVOUS,
+                 "turned a worker's connection to its store away: %s",
+                 l ? "there are too many" : "out of memory");
         mem_free(l);
         (void)close(fd);
         return true;
@@ -430,7 +431,7 @@ static bool add_lane(struct relay *r, int fd)
     *l = (struct lane){ .fd = fd };
     r->lanes[i] = l;
     if (r->tls)
-        return open_lane(r, i);
+        return relay_open_lane(r, i);
     return r->connector || relay_connect(r) == 0;
 }
 
@@ -442,18 +443,19 @@ static bool is_own(struct relay *r, int fd)
 
     if (place == PEER_HERE && uid == geteuid())
         return true;
-    if (!trace_rate_allows(&r->refused, uv_now(r->loop), r->trace, who))
+    if (!log_rate_allows(&r->refused, uv_now(r->loop), r->log, who))
         return false;
     if (place == PEER_HERE)
-        trace(r->trace, TRACE_WARN,
-              "%s: refused a connection: it belongs to another user of this machine "
-              "(user number %u)",
-              who, (unsigned)uid);
+        log_line(r->log, LOG_WARN, AT_RENDEZVOUS,
+                 "%s: refused a connection: it belongs to another user of this machine "
+                 "(user number %u)",
+                 who, (unsigned)uid);
     else
-        trace(r->trace, TRACE_WARN,
-              "%s: refused a connection: it was gone before the kernel could be asked "
-              "whose it is",
-              who);
+        log_line(
+            r->log, LOG_WARN, AT_RENDEZVOUS,
+            "%s: refused a connection: it was gone before the kernel could be asked "
+            "whose it is",
+            who);
     return false;
 }
 
@@ -486,7 +488,7 @@ static bool take_workers(struct relay *r)
 /* ---- The loop ---- */
 
 /* Does what there is to do now; returns false if there was nothing. */
-static bool turn(struct relay *r)
+static bool relay_turn(struct relay *r)
 {
     struct epoll_event events[EVENTS];
     const int n = epoll_wait(r->epoll, events, EVENTS, 0);
@@ -511,13 +513,13 @@ static bool turn(struct relay *r)
 
 /* Handles what comes within AWAKE_NS, and again what comes within AWAKE_NS after that,
  * until nothing comes or others must have their turn. */
-static void wait_awake(struct relay *r)
+static void relay_wait_awake(struct relay *r)
 {
     const uint64_t end = uv_hrtime() + TURN_NS;
     uint64_t now = end - TURN_NS, until = now + AWAKE_NS;
 
     while (now < end) {
-        const bool came = turn(r);
+        const bool came = relay_turn(r);
 
         now = uv_hrtime();
         if (came) {
@@ -535,12 +537,12 @@ static void relay_on_poll(uv_poll_t *poll, int status, int what)
 
     (void)status;
     (void)what;
-    (void)turn(r);
+    (void)relay_turn(r);
     if (!r->may_wait_awake)
         return;
     r->naps = uv_hrtime() - r->slept_ns < NAP_NS ? r->naps + 1 : 0;
     if (r->naps >= NAPS)
-        wait_awake(r);
+        relay_wait_awake(r);
     r->slept_ns = uv_hrtime();
 }
 
@@ -581,7 +583,7 @@ int relay_open(uv_loop_t *loop, const struct relay_opts *opts, struct relay **ou
         return err_nomem(err);
     *r = (struct relay){ .loop = loop,
                          .port = opts->port,
-                         .trace = opts->trace,
+                         .log = opts->log,
                          .auth = auth_ref(opts->auth),
                          .may_wait_awake = has_other_cpus(),
                          .listener = -1,

@@ -9,15 +9,15 @@
 #include <uv.h>
 
 #include "auth/core/auth.h"
-#include "base/trace.h"
+#include "base/log.h"
 
 struct relay;
 
 struct relay_opts {
     const char *host; /* of the workers' store; copied */
     uint16_t port;
-    struct auth *auth;         /* with AUTH_ENCRYPT; referenced */
-    const struct trace *trace; /* borrowed, may be NULL */
+    struct auth *auth;     /* with AUTH_ENCRYPT; referenced */
+    const struct log *log; /* borrowed, may be NULL */
 };
 
 /* It listens on 127.0.0.1 when this returns. */

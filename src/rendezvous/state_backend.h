@@ -10,7 +10,7 @@
 #ifndef RENDEZVOUS_STATE_BACKEND_H
 #define RENDEZVOUS_STATE_BACKEND_H
 
-#include "base/trace.h"
+#include "base/log.h"
 #include "rendezvous/core/cas_node.h"
 #include "rendezvous/core/params.h"
 #include "rendezvous/handler.h"
@@ -36,8 +36,6 @@ typedef void (*rdzv_cut_off_cb)(void *ctx, const char *why);
 struct rdzv_host {
     const char *host; /* borrowed */
     uint16_t port;
-    bool echoes;  /* it answers ALIVE */
-    bool records; /* it keeps the record of the job */
 };
 
 struct rdzv_backend_ops {
@@ -86,8 +84,8 @@ struct rdzv_backend_ops {
      * it itself. */
     const char *(*last_error)(const struct rdzv_backend *b);
 
-    /* Where a store of ours has a coordinator, so that nodes need not read and write
-     * the state themselves. Returns false if the store has none. May be NULL. */
+    /* Where a store of ours hosts runs, so that nodes need not read and write the state
+     * themselves. Returns false if the store does not. May be NULL. */
     bool (*host)(const struct rdzv_backend *b, struct rdzv_host *out);
     /* That store if it is in this process, else NULL. May be NULL. */
     const struct store_server *(*serves)(const struct rdzv_backend *b);
@@ -112,23 +110,23 @@ struct rdzv_backend {
 
 /* Makes a dynamic handler on b, which it owns from then on, even if it fails. Reads
  * torch's settings from params: join_timeout, last_call_timeout, ... Returns
- * MUSTER_EINVAL with torch's words if one is wrong. params is copied; trace is borrowed
+ * MUSTER_EINVAL with torch's words if one is wrong. params is copied; log is borrowed
  * and may be NULL. */
 int rdzv_dynamic_create(uv_loop_t *loop, const struct rdzv_params *params,
-                        const struct trace *trace, struct rdzv_backend *b,
+                        const struct log *log, struct rdzv_backend *b,
                         struct rdzv_handler **out, struct muster_error *err);
 
 /* The built-in backend "c10d": options store_type, read_timeout, is_host. */
 int backend_c10d_new(uv_loop_t *loop, const struct rdzv_params *params,
-                     const struct trace *trace, struct rdzv_backend **out,
+                     const struct log *log, struct rdzv_backend **out,
                      struct muster_error *err);
 
 /* In etcd/rdzv_backend.c: "etcd-v2" and "etcd-v3". */
 int backend_etcd2_new(uv_loop_t *loop, const struct rdzv_params *params,
-                      const struct trace *trace, struct rdzv_backend **out,
+                      const struct log *log, struct rdzv_backend **out,
                       struct muster_error *err);
 int backend_etcd3_new(uv_loop_t *loop, const struct rdzv_params *params,
-                      const struct trace *trace, struct rdzv_backend **out,
+                      const struct log *log, struct rdzv_backend **out,
                       struct muster_error *err);
 
 /* Makes the built-in backend of params without a handler, with the job's secret if

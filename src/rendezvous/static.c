@@ -2,7 +2,7 @@
  * rank 0 is. There are no rounds and no membership, and the agents' store is also the
  * workers' store.
  *
- * Nodes count themselves in by rendezvous/core/count_in.c. A next() that failed must
+ * Nodes count themselves in by rendezvous/core/static_join.c. A next() that failed must
  * not leave a node counted twice: rank 0's server ends with it, as torch's does, and
  * the other nodes find out by their token whether they were counted. */
 #include "base/err.h"
@@ -11,37 +11,37 @@
 #include "loop/clock.h"
 #include "net/bind_address.h"
 #include "rendezvous/core/conf_table.h"
-#include "rendezvous/core/count_in.h"
 #include "rendezvous/core/endpoint.h"
+#include "rendezvous/core/static_join.h"
+#include "rendezvous/handler_base.h"
 #include "rendezvous/registry.h"
 #include "rendezvous/secured.h"
-#include "rendezvous/shell.h"
 #include "store/client.h"
+#include "store/dialogue_driver.h"
+#include "store/extension.h"
 #include "store/server.h"
-#include "store/talk_driver.h"
-#include "store/tenant.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
 struct static_handler {
-    struct rdzv_shell shell;   /* first: the handler as the agent sees it */
-    const struct trace *trace; /* borrowed */
-    char *run_id;              /* owned */
+    struct handler_base base; /* first: the handler as the agent sees it */
+    const struct log *log;    /* borrowed */
+    char *run_id;             /* owned */
     struct endpoint at;
     int64_t rank, world;
     uint64_t timeout_ms, by_ms;
 
-    struct auth *auth;             /* a reference, or NULL */
-    char *bind;                    /* owned; rdzv-conf bind, or empty */
-    struct bind_address listen_at; /* where our server listens */
-    struct bind_lookup *binding;   /* owned while it runs */
-    struct store_server *server;   /* owned; rank 0 */
-    struct async_store *store;     /* owned */
-    struct async_store *counter;   /* owned: the connection for the key init/ */
-    struct async_store *prefixed;  /* owned */
-    struct count_in count;         /* counts the nodes */
-    struct talk_driver *counting;  /* owned while it runs */
+    struct auth *auth;                /* a reference, or NULL */
+    char *bind;                       /* owned; rdzv-conf bind, or empty */
+    struct bind_address listen_at;    /* where our server listens */
+    struct bind_lookup *binding;      /* owned while it runs */
+    struct store_server *server;      /* owned; rank 0 */
+    struct async_store *store;        /* owned */
+    struct async_store *counter;      /* owned: the connection for the key init/ */
+    struct async_store *prefixed;     /* owned */
+    struct static_join join;          /* counts the nodes */
+    struct dialogue_driver *counting; /* owned while it runs */
     enum { STATIC_OUT, STATIC_COUNTING, STATIC_READY } stage;
     bool ending;  /* our server is closing: we report a failure once its port is free */
     bool leaving; /* LIFE_LEFT is due once the join has failed */
@@ -50,18 +50,18 @@ struct static_handler {
 };
 
 static const struct rdzv_handler_ops static_ops;
-static const struct rdzv_engine static_engine;
+static const struct handler_impl static_impl;
 
 static void static_end_server(struct static_handler *self);
 
-static struct static_handler *static_of(const struct rdzv_shell *s)
+static struct static_handler *static_of(const struct handler_base *s)
 {
-    return CONTAINER_OF(s, struct static_handler, shell);
+    return CONTAINER_OF(s, struct static_handler, base);
 }
 
 static void static_stop_counting(struct static_handler *self)
 {
-    talk_driver_close(self->counting);
+    dialogue_driver_close(self->counting);
     self->counting = NULL;
 }
 
@@ -80,13 +80,13 @@ static void static_drop(struct async_store **s)
 static void static_left(struct static_handler *self)
 {
     self->leaving = false;
-    shell_feed_error(&self->shell, LIFE_LEFT, NULL);
+    handler_feed_error(&self->base, LIFE_LEFT, NULL);
 }
 
 static void static_failed(struct static_handler *self)
 {
     self->stage = STATIC_OUT;
-    shell_feed_error(&self->shell, LIFE_REFUSED, &self->why);
+    handler_feed_error(&self->base, LIFE_REFUSED, &self->why);
     if (self->leaving)
         static_left(self);
 }
@@ -118,7 +118,7 @@ static void on_all_here(struct static_handler *self)
                                        .master_addr = self->at.host,
                                        .master_port = (uint16_t)self->at.port };
     self->stage = STATIC_READY;
-    shell_feed_error(&self->shell, LIFE_JOINED, NULL);
+    handler_feed_error(&self->base, LIFE_JOINED, NULL);
 }
 
 /* ---- Counting in ---- */
@@ -127,15 +127,15 @@ static void on_all_here(struct static_handler *self)
  * under way. */
 static bool is_over(const struct static_handler *self, int status)
 {
-    return shell_ends(&self->shell) || status == MUSTER_ECANCELED;
+    return status == MUSTER_ECANCELED || handler_ends(&self->base);
 }
 
-static void static_on_counted(void *ctx, const struct talk_fx *fx)
+static void static_on_counted(void *ctx, const struct dialogue_fx *fx)
 {
     struct static_handler *self = ctx;
     struct muster_error err;
 
-    if (fx->kind == TALK_DONE) {
+    if (fx->kind == DIALOGUE_DONE) {
         on_all_here(self);
         return;
     }
@@ -150,11 +150,11 @@ static void static_count(struct static_handler *self)
 {
     struct muster_error err;
 
-    talk_fini(&self->count.talk);
-    talk_init(&self->count.talk);
-    self->count.timeout_ms = self->timeout_ms;
-    if (talk_driver_open(self->counter, &self->count.talk, count_in_step,
-                         static_on_counted, self, &self->counting, &err) < 0)
+    dialogue_fini(&self->join.dialogue);
+    dialogue_init(&self->join.dialogue);
+    self->join.timeout_ms = self->timeout_ms;
+    if (dialogue_driver_open(self->counter, &self->join.dialogue, static_join_step,
+                             static_on_counted, self, &self->counting, &err) < 0)
         static_fail(self, &err);
 }
 
@@ -171,12 +171,12 @@ static void ignore_reply(void *ctx, int status, const struct c10d_reply *reply,
 static void static_delete_token(struct static_handler *self)
 {
     const struct c10d_request req = { .op = C10D_DELETE_KEY,
-                                      .key = span_str(self->count.token) };
+                                      .key = span_str(self->join.token) };
 
-    if (self->count.tried)
+    if (self->join.tried)
         (void)async_store_call(self->store, &req, ASYNC_STORE_RAW, 1000, ignore_reply,
                                NULL, NULL);
-    self->count.tried = false;
+    self->join.tried = false;
 }
 
 /* ---- Connecting ---- */
@@ -217,12 +217,12 @@ static int serve(struct static_handler *self, struct muster_error *err)
     if (self->rank != 0 || self->server)
         return 0;
     store_server_opts_init(&opts);
-    opts.tenant = &run_tenant;
+    opts.extension = &run_extension;
     opts.bind = bind_address_text(&self->listen_at);
     opts.auth = self->auth;
     opts.port = (uint16_t)self->at.port;
-    opts.trace = self->trace;
-    rc = store_server_open(self->shell.base.loop, &opts, &self->server, err);
+    opts.log = self->log;
+    rc = store_server_open(self->base.handler.loop, &opts, &self->server, err);
     if (rc < 0) {
         if (rc != MUSTER_EINUSE) /* EINUSE has torch's words already. */
             (void)err_wrap(
@@ -233,10 +233,10 @@ static int serve(struct static_handler *self, struct muster_error *err)
         return rc;
     }
     self->at.port = store_server_port(self->server);
-    bind_address_log(self->trace, "the static rendezvous",
+    bind_address_log(self->log, "the static rendezvous",
                      store_server_address(self->server), &self->listen_at);
     if (self->world > 1)
-        rdzv_log_secret(self->trace, self->auth);
+        rdzv_log_secret(self->log, self->auth);
     return 0;
 }
 
@@ -246,25 +246,25 @@ static void static_connect(struct static_handler *self)
         .host = self->at.host,
         .timeout_ms = self->timeout_ms,
         .auth = self->auth,
-        .trace = self->trace,
+        .log = self->log,
     };
     struct muster_error err;
     int rc = serve(self, &err);
 
-    self->count.here = 0;
+    self->join.here = 0;
     self->by_ms = clock_mono_ms() + self->timeout_ms;
     opts.port = (uint16_t)self->at.port;
     if (self->server)
         opts.host = store_server_own_host(self->server);
     if (rc == 0)
-        rc = store_client_open(self->shell.base.loop, &opts, ignore_open, self,
+        rc = store_client_open(self->base.handler.loop, &opts, ignore_open, self,
                                &self->store, &err);
     if (rc == 0)
         rc =
             async_store_prefix(self->store, self->run_id, false, &self->prefixed, &err);
     opts.raw_keys = true;
     if (rc == 0)
-        rc = store_client_open(self->shell.base.loop, &opts, on_open, self,
+        rc = store_client_open(self->base.handler.loop, &opts, on_open, self,
                                &self->counter, &err);
     if (rc < 0)
         static_fail(self, &err);
@@ -287,7 +287,7 @@ static void find_address_and_connect(struct static_handler *self)
                                   .private_name = true };
 
     if (self->rank == 0 && !self->server)
-        bind_address_find(self->shell.base.loop, &ask, static_on_bind_address, self,
+        bind_address_find(self->base.handler.loop, &ask, static_on_bind_address, self,
                           &self->binding);
     else
         static_connect(self);
@@ -331,10 +331,10 @@ static int read_params(struct static_handler *self, const struct rdzv_params *p,
     self->timeout_ms = ms_of_seconds(seconds);
     if (uv_random(NULL, NULL, &nonce, sizeof nonce, 0, NULL) != 0)
         nonce = uv_hrtime();
-    self->count.rank = self->rank;
-    self->count.world = self->world;
-    (void)snprintf(self->count.token, sizeof self->count.token,
-                   COUNT_IN_KEY "%" PRId64 "/%016" PRIx64, self->rank, nonce);
+    self->join.rank = self->rank;
+    self->join.world = self->world;
+    (void)snprintf(self->join.token, sizeof self->join.token,
+                   STATIC_JOIN_KEY "%" PRId64 "/%016" PRIx64, self->rank, nonce);
     self->run_id = mem_strdup(p->run_id);
     self->auth = auth_ref(p->auth);
     self->bind = mem_strdup(conf_text(p, CONF_BIND));
@@ -343,7 +343,7 @@ static int read_params(struct static_handler *self, const struct rdzv_params *p,
 
 static void static_free(struct static_handler *self)
 {
-    talk_fini(&self->count.talk);
+    dialogue_fini(&self->join.dialogue);
     mem_free(self->run_id);
     mem_free(self->bind);
     auth_unref(self->auth);
@@ -351,7 +351,7 @@ static void static_free(struct static_handler *self)
 }
 
 int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                       const struct trace *trace, struct rdzv_handler **out,
+                       const struct log *log, struct rdzv_handler **out,
                        struct muster_error *err)
 {
     struct static_handler *self = mem_calloc(1, sizeof *self);
@@ -360,42 +360,42 @@ int rdzv_static_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *par
     (void)ctx;
     if (!self)
         return err_nomem(err);
-    self->trace = trace;
+    self->log = log;
     rc = read_params(self, params, err);
     if (rc < 0) {
         static_free(self);
         return rc;
     }
-    shell_init(&self->shell, loop, &static_ops, &static_engine);
-    life_init(&self->shell.life, self->run_id, trace, 0, false);
-    *out = &self->shell.base;
+    handler_base_init(&self->base, loop, &static_ops, &static_impl);
+    life_init(&self->base.life, self->run_id, log, 0, false);
+    *out = &self->base.handler;
     return 0;
 }
 
-/* ---- What the lifecycle asks for ---- */
+/* ---- What the base asks for ---- */
 
-static void static_open(struct rdzv_shell *s)
+static void static_open(struct handler_base *s)
 {
-    shell_feed_error(s, LIFE_OPENED, NULL);
+    handler_feed_error(s, LIFE_OPENED, NULL);
 }
 
 /* Every round has the nodes of the first one. */
-static void static_join(struct rdzv_shell *s)
+static void static_start_join(struct handler_base *s)
 {
     struct static_handler *self = static_of(s);
 
     if (self->stage == STATIC_READY) {
         self->round.round++;
-        shell_feed_error(s, LIFE_JOINED, NULL);
+        handler_feed_error(s, LIFE_JOINED, NULL);
         return;
     }
-    trace(self->trace, TRACE_INFO,
-          "Creating TCPStore as the c10d::Store implementation");
+    log_line(self->log, LOG_INFO, AT_RENDEZVOUS,
+             "Creating TCPStore as the c10d::Store implementation");
     self->stage = STATIC_COUNTING;
     find_address_and_connect(self);
 }
 
-static void static_leave(struct rdzv_shell *s)
+static void static_leave(struct handler_base *s)
 {
     struct static_handler *self = static_of(s);
     struct muster_error err;
@@ -410,22 +410,22 @@ static void static_leave(struct rdzv_shell *s)
         static_fail(self, &err);
 }
 
-static void static_close(struct rdzv_shell *s)
+static void static_close(struct handler_base *s)
 {
-    shell_feed_error(s, LIFE_CLOSED, NULL);
+    handler_feed_error(s, LIFE_CLOSED, NULL);
 }
 
-static void static_find(struct rdzv_shell *s)
+static void static_find(struct handler_base *s)
 {
-    shell_feed_error(s, LIFE_ADDRESS, NULL); /* Every node was given it. */
+    handler_feed_error(s, LIFE_ADDRESS, NULL); /* Every node was given it. */
 }
 
-static void static_drop_round(struct rdzv_shell *s)
+static void static_drop_round(struct handler_base *s)
 {
     (void)s; /* There is only one. */
 }
 
-static const struct rdzv_round *static_round(const struct rdzv_shell *s)
+static const struct rdzv_round *static_round(const struct handler_base *s)
 {
     return &static_of(s)->round;
 }
@@ -434,7 +434,7 @@ static const struct rdzv_round *static_round(const struct rdzv_shell *s)
 
 static struct static_handler *of_handler(const struct rdzv_handler *h)
 {
-    return CONTAINER_OF(h, struct static_handler, shell.base);
+    return CONTAINER_OF(h, struct static_handler, base.handler);
 }
 
 static const char *backend(const struct rdzv_handler *h)
@@ -467,14 +467,14 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     const struct static_handler *self = of_handler(h);
 
     *out = (struct rdzv_progress){ .stage =
-                                       self->count.here ? RDZV_AT_ROUND : RDZV_AT_STORE,
-                                   .here = self->count.here,
+                                       self->join.here ? RDZV_AT_ROUND : RDZV_AT_STORE,
+                                   .here = self->join.here,
                                    .min_nodes = self->world,
                                    .max_nodes = self->world,
                                    .by_ms = self->by_ms,
                                    .start_by_ms = MONO_NEVER,
                                    .dialled = true };
-    if (self->count.here && self->world > 1) /* Usually all nodes were started alike. */
+    if (self->join.here && self->world > 1) /* Usually all nodes were started alike. */
         (void)snprintf(out->why, sizeof out->why,
                        "each node needs a --node-rank of its own, except with "
                        "--rdzv-backend=c10d");
@@ -486,7 +486,7 @@ static bool store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
     const struct static_handler *self = of_handler(h);
 
     *out = (struct rdzv_store_at){
-        .host = self->server ? "127.0.0.1" : self->at.host,
+        .host = self->server ? store_server_own_host(self->server) : self->at.host,
         .port = (uint16_t)self->at.port,
         .local = self->server != NULL,
         .alone = self->world == 1,
@@ -507,7 +507,7 @@ static struct async_store *gathers_at(const struct rdzv_handler *h)
 {
     const struct static_handler *self = of_handler(h);
 
-    return self->stage == STATIC_COUNTING && self->count.here ? self->prefixed : NULL;
+    return self->stage == STATIC_COUNTING && self->join.here ? self->prefixed : NULL;
 }
 
 /* With other nodes, their agents' keys are in the store, too. */
@@ -543,8 +543,8 @@ static void on_server_gone(void *ctx)
     struct static_handler *self = ctx;
 
     self->ending = false;
-    if (shell_ends(&self->shell))
-        handle_set_left(&self->shell.closing);
+    if (handler_ends(&self->base))
+        handle_set_left(&self->base.closing);
     else
         static_failed(self);
 }
@@ -562,12 +562,12 @@ static void close_store(struct static_handler *self, struct async_store **s)
 {
     if (!*s)
         return;
-    handle_set_add(&self->shell.closing);
-    async_store_close(*s, handle_set_left, &self->shell.closing);
+    handle_set_add(&self->base.closing);
+    async_store_close(*s, handle_set_left, &self->base.closing);
     *s = NULL;
 }
 
-static void static_destroy(struct rdzv_shell *s)
+static void static_destroy(struct handler_base *s)
 {
     struct static_handler *self = static_of(s);
 
@@ -582,9 +582,9 @@ static void static_destroy(struct rdzv_shell *s)
         handle_set_add(&s->closing);
 }
 
-static void static_release(struct rdzv_shell *s)
+static void static_release(struct handler_base *s)
 {
-    const struct shell_gone gone = s->gone;
+    const struct handler_gone gone = s->gone;
 
     static_free(static_of(s));
     gone.cb(gone.ctx);
@@ -604,7 +604,7 @@ static bool own_addr(const struct rdzv_handler *h, char *out, size_t size)
 }
 
 static const struct rdzv_handler_ops static_ops = {
-    RDZV_SHELL_OPS,
+    HANDLER_BASE_OPS,
     .backend = backend,
     .use_agent_store = use_agent_store,
     .num_nodes_waiting = num_nodes_waiting,
@@ -619,9 +619,9 @@ static const struct rdzv_handler_ops static_ops = {
     .first_write_ms = first_write_ms,
 };
 
-static const struct rdzv_engine static_engine = {
+static const struct handler_impl static_impl = {
     .open = static_open,
-    .join = static_join,
+    .join = static_start_join,
     .leave = static_leave,
     .close = static_close,
     .find = static_find,

@@ -1,4 +1,5 @@
-/* check.c - the promises, which are checked while a run goes on.
+/* check.c - the promises: what nodes are told of their rounds, what the shared state
+ * may say, and how a job ends. job_record.c has those of the record and the budget.
  *
  *   1  within a round the ranks are 0 .. n - 1, each once, and all members agree;
  *   2  round numbers only grow; a complete round stays complete until nobody is in it;
@@ -6,156 +7,233 @@
  *   4  min <= size <= max;
  *   5  a node that lives gets its answer before its deadline;
  *   6  when a member dies, the others know it within the keep-alive time;
- *   7  once there are no more faults, all nodes that live are together in one round.
+ *   7  how a job ends: see below.
  *
- * 1 and 6 are not checked for torchrun's nodes. They break 1 by themselves if a member
- * leaves or seems dead before they read the state, and nobody notifies them as 6 asks.
+ * 1, 5 and 6 are not checked for torchrun's nodes. They break 1 by themselves if a
+ * member leaves or seems dead before they read the state, and nobody notifies them as 6
+ * asks.
  */
-#include <assert.h>
+#include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 
+#include "agent/agent.h"
 #include "base/mem.h"
+#include "rendezvous/core/cas_node.h"
+#include "rendezvous/core/decisions.h"
 #include "rendezvous/core/state_pickle.h"
-#include "sim/sim.h"
+#include "rendezvous/registry.h"
+#include "sim/job.h"
+#include "store/core/store.h"
 
-#define ROUNDS 32 /* that are remembered, since a node may learn late of one */
+/* ---- what nodes are told of their rounds ---- */
 
-struct seen_round {
-    uint32_t epoch;
-    int64_t round, world;
-    uint64_t roster; /* hash of the members in rank order; 0: not known yet */
-    char *owner;     /* owned: for each rank, "name_pid" in 24 bytes */
+/* Between an agent of ours and its rendezvous. */
+struct job_watch {
+    struct rdzv_handler_ops ops;
+    const struct rdzv_handler_ops *real;
+    struct job_node *node;
+    rdzv_next_cb cb; /* of the next() under way; NULL: none */
+    rdzv_news_cb news_cb;
+    void *ctx, *news_ctx;
+    uint64_t asked_t;
 };
 
-struct sim_checks {
-    struct seen_round rounds[ROUNDS];
-    size_t next;
+struct job_round {
+    struct job_round *next;
+    uint32_t epoch; /* of the store */
+    uint64_t round;
+    int64_t world;
+    const struct os_process *owners[]; /* by rank */
 };
 
-#define OWNER 24u
-
-struct sim_checks *sim_checks_new(void)
+static void check_joined(struct job_node *n, const struct rdzv_round *is)
 {
-    struct sim_checks *c = mem_calloc(1, sizeof *c);
+    const struct job_settings *set = &n->job->set;
+    struct job_round *r = n->job->rounds;
+    const struct os_process *me = os.current;
 
-    assert(c);
-    for (size_t i = 0; i < ROUNDS; i++)
-        c->rounds[i].round = -1;
-    return c;
-}
-
-void sim_checks_free(struct sim_checks *c)
-{
-    for (size_t i = 0; i < ROUNDS; i++)
-        mem_free(c->rounds[i].owner);
-    mem_free(c);
-}
-
-static struct seen_round *round_of(struct sim *s, uint32_t epoch, int64_t round,
-                                   int64_t world)
-{
-    struct sim_checks *c = s->checks;
-    struct seen_round *r;
-
-    for (size_t i = 0; i < ROUNDS; i++) {
-        if (c->rounds[i].round == round && c->rounds[i].epoch == epoch)
-            return &c->rounds[i];
-    }
-    r = &c->rounds[c->next++ % ROUNDS];
-    mem_free(r->owner);
-    *r = (struct seen_round){ .epoch = epoch, .round = round, .world = world };
-    r->owner = mem_calloc((size_t)world, OWNER);
-    assert(r->owner);
-    return r;
-}
-
-static void check_roster(struct sim_node *n, struct seen_round *r, int64_t rank)
-{
-    uint64_t hash = 14695981039346656037u;
-    const struct rdzv_node *members, me = sim_identity(n);
-    size_t count;
-
-    if (!n->driver->members)
-        return;
-    members = n->driver->members(n, &count);
-    for (size_t i = 0; i < count; i++) {
-        for (size_t k = 0; k < members[i].addr.n; k++)
-            hash = (hash ^ members[i].addr.p[k]) * 1099511628211u;
-        hash = (hash ^ (uint64_t)members[i].pid) * 1099511628211u;
-    }
-    if ((int64_t)count != r->world || rdzv_node_cmp(&members[rank], &me) != 0)
-        sim_fail(
-            n->sim,
-            "%s: its list of round %lld has %zu members, or does not have it as %lld",
-            n->name, (long long)r->round, count, (long long)rank);
-    if (r->roster && r->roster != hash)
-        sim_fail(n->sim, "%s sees different members in round %lld than others do",
-                 n->name, (long long)r->round);
-    r->roster = hash;
-}
-
-void sim_check_joined(struct sim_node *n, const struct rdzv_effect *e)
-{
-    const struct rdzv_settings *set = &n->sim->cfg.settings;
-    struct seen_round *r;
-    char *owner, me[OWNER];
-
-    if (n->kind == SIM_TORCH) {
-        if (e->rank < 0)
-            sim_fail(n->sim, "%s was given rank %lld", n->name, (long long)e->rank);
+    if (is->world_size < set->min_nodes || is->world_size > set->max_nodes ||
+        is->rank < 0 || is->rank >= is->world_size) {
+        os_fail("%s was given rank %" PRId64 " of %" PRId64 ", in a group of %" PRId64
+                " to %" PRId64,
+                me->name, is->rank, is->world_size, set->min_nodes, set->max_nodes);
         return;
     }
-    if (e->world < set->min_nodes || e->world > set->max_nodes || e->rank < 0 ||
-        e->rank >= e->world) {
-        sim_fail(n->sim, "%s was given rank %lld of %lld, in a group of %lld to %lld",
-                 n->name, (long long)e->rank, (long long)e->world,
-                 (long long)set->min_nodes, (long long)set->max_nodes);
+    if (n->job->etcd_members && (n->job->away_us || n->job->long_outage))
+        return; /* etcd forgets the state of nodes that are all away. */
+    if (n->ask_epoch != n->job->epoch) { /* Which store has decided this? */
+        n->seat_of = NULL;
         return;
     }
-    if (e->round <= n->round && n->epoch == n->round_epoch)
-        sim_fail(n->sim, "%s joined round %lld after round %lld", n->name,
-                 (long long)e->round, (long long)n->round);
-    if (n->life != SIM_JOINING && n->life != SIM_LEAVING)
-        sim_fail(n->sim, "%s was notified of JOINED, but had not asked to join",
-                 n->name);
-    r = round_of(n->sim, n->epoch, e->round, e->world);
-    if (r->world != e->world) {
-        sim_fail(n->sim, "%s joined a world of %lld in round %lld, others one of %lld",
-                 n->name, (long long)e->world, (long long)e->round,
-                 (long long)r->world);
-        return;
+    if (n->seat_epoch == n->job->epoch && n->seat_of == me &&
+        (int64_t)is->round <= n->seat_round)
+        os_fail("%s joined round %" PRIu64 " after round %" PRId64, me->name, is->round,
+                n->seat_round);
+    n->seat_epoch = n->job->epoch;
+    n->seat_of = me;
+    n->seat_round = (int64_t)is->round;
+    while (r && (r->round != is->round || r->epoch != n->job->epoch))
+        r = r->next;
+    if (!r) {
+        r = os_alloc(sizeof *r + (size_t)is->world_size * sizeof *r->owners);
+        *r = (struct job_round){ n->job->rounds, n->job->epoch, is->round,
+                                 is->world_size };
+        n->job->rounds = r;
     }
-    owner = r->owner + (size_t)e->rank * OWNER;
-    (void)snprintf(me, sizeof me, "%s_%lld", n->name, (long long)n->pid);
-    if (owner[0] && strcmp(owner, me) != 0)
-        sim_fail(n->sim, "%s and %s are both rank %lld of round %lld", owner, me,
-                 (long long)e->rank, (long long)e->round);
-    memcpy(owner, me, OWNER);
-    check_roster(n, r, e->rank);
+    if (r->world != is->world_size)
+        os_fail("%s joined a world of %" PRId64 " in round %" PRIu64
+                ", others one of %" PRId64,
+                me->name, is->world_size, is->round, r->world);
+    else if (r->owners[is->rank] && r->owners[is->rank] != me)
+        os_fail("%s and %s are both rank %" PRId64 " of round %" PRIu64,
+                r->owners[is->rank]->name, me->name, is->rank, is->round);
+    else
+        r->owners[is->rank] = me;
 }
 
-/* A member has ended: the others of its round must learn it. */
-void sim_check_gone(struct sim_node *n)
+static bool is_static(const struct job *j)
 {
-    struct sim *s = n->sim;
-
-    if (n->life != SIM_RUNNING)
-        return;
-    n->lost_since_t = SIM_NEVER;
-    for (size_t i = 0; i < s->count && !s->cfg.many; i++) {
-        struct sim_node *m = &s->nodes[i];
-
-        if (m == n || m->life != SIM_RUNNING || m->round_epoch != n->round_epoch ||
-            m->round != n->round)
-            continue;
-        if (m->lost_since_t == SIM_NEVER)
-            m->lost_since_t = s->t;
-        if (m->kind == SIM_TORCH && s->autopilot) {
-            m->fail_round = m->round;
-            sim_do_at(m, s->t + 2000000 + rng_below(&s->rng, 3000000), SIM_DO_FAIL);
-        }
-    }
+    return strcmp(j->set.backend, "static") == 0;
 }
+
+/* ---- 5 and 6: in time ---- */
+
+#define ANSWER_US                                                                      \
+    (70 * OS_SECOND)             /* from the end of the join to the agent's answer     \
+                                  */
+#define LOSS_US (20 * OS_SECOND) /* 15 s of silence, grace, and some messages */
+
+static void on_answer_due(void *arg, uint64_t asked)
+{
+    struct job_node *n = arg;
+
+    if (n->ended || n->asked != asked || !n->asking)
+        return;
+    if (os.t < n->job->last_fault_t + n->job->set.join_s * OS_SECOND + ANSWER_US)
+        os_at(n->job->last_fault_t + n->job->set.join_s * OS_SECOND + ANSWER_US,
+              on_answer_due, n, asked);
+    else if ((int64_t)n->job->set.nodes <=
+             n->job->set.max_nodes) /* A spare waits on. */
+        os_fail("%s has asked for a round and gets no answer", n->machine->name);
+}
+
+static void on_loss_due(void *arg, uint64_t heard)
+{
+    struct job_node *n = arg;
+    const struct job *j = n->job;
+
+    if (n->ended || n->heard != heard || n->asking || j->done_t != OS_NEVER ||
+        j->host_lost || j->long_outage || !job_has_workers(n))
+        return;
+    if (os.t < j->last_fault_t + LOSS_US)
+        os_at(j->last_fault_t + LOSS_US, on_loss_due, n, heard);
+    else
+        os_fail("%s was not notified of a member that is gone", n->machine->name);
+}
+
+void job_check_gone(struct job_node *gone)
+{
+    const struct job *j = gone->job;
+
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        struct job_node *n = &j->nodes[i];
+
+        if (gone->killed && gone->seated && n != gone && n->seated && !n->asking &&
+            n->heard == n->seat_heard && n->kind != JOB_TORCH &&
+            gone->kind != JOB_TORCH && !is_static(j) &&
+            n->seat_epoch == gone->seat_epoch && n->seat_round == gone->seat_round)
+            os_at(os.t + LOSS_US, on_loss_due, n, n->heard);
+    }
+    gone->seated = gone->asking = false;
+}
+
+/* ---- between an agent and its rendezvous ---- */
+
+static void watch_on_joined(void *ctx, int status, const struct rdzv_round *round,
+                            const struct muster_error *err)
+{
+    struct job_watch *w = ctx;
+
+    w->node->asking = false;
+    if (status == 0) {
+        job_tell(w->node->machine->name,
+                 "joins round %" PRIu64 " as rank %" PRId64 " of %" PRId64,
+                 round->round, round->rank, round->world_size);
+        w->node->seated = true;
+        w->node->seat_heard = w->node->heard;
+        if (!is_static(the_job))
+            check_joined(w->node, round);
+    } else if (status != MUSTER_ECANCELED) {
+        job_tell(w->node->machine->name, "is refused: %s", err->text);
+    }
+    w->cb(w->ctx, status, round, err);
+}
+
+static void watch_next(struct rdzv_handler *h, rdzv_next_cb cb, void *ctx)
+{
+    struct job_node *n = job_current();
+    struct job_watch *w = n->watch;
+
+    w->cb = cb;
+    w->ctx = ctx;
+    n->seated = false;
+    n->asking = true;
+    n->asked++;
+    n->ask_epoch = n->job->epoch;
+    n->heard++;
+    job_tell(n->machine->name, "wants to join");
+    os_at(os.t + n->job->set.join_s * OS_SECOND + ANSWER_US, on_answer_due, n,
+          n->asked);
+    w->real->next(h, watch_on_joined, w);
+}
+
+static void watch_on_heard(void *ctx, enum rdzv_news news,
+                           const struct muster_error *err)
+{
+    static const char *const texts[] = {
+#define TEXT(name, text) text,
+        RDZV_NEWS_KINDS(TEXT)
+#undef TEXT
+    };
+    struct job_watch *w = ctx;
+
+    w->node->heard++;
+    job_tell(w->node->machine->name, "hears that %s", texts[news]);
+    w->news_cb(w->news_ctx, news, err);
+}
+
+static void watch_on_news(struct rdzv_handler *h, rdzv_news_cb cb, void *ctx)
+{
+    struct job_watch *w = job_current()->watch;
+
+    w->news_cb = cb;
+    w->news_ctx = ctx;
+    w->real->on_news(h, cb ? watch_on_heard : NULL, w);
+}
+
+OS_INSTEAD_OF(rdzv_handler_create);
+
+int __wrap_rdzv_handler_create(uv_loop_t *loop, const struct rdzv_params *params,
+                               const struct log *log, struct rdzv_handler **out,
+                               struct muster_error *err)
+{
+    const int rc = __real_rdzv_handler_create(loop, params, log, out, err);
+    struct job_watch *w = os_alloc(sizeof *w);
+
+    if (rc < 0)
+        return rc;
+    w->real = (*out)->ops;
+    w->ops = *w->real;
+    w->ops.next = watch_next;
+    w->ops.on_news = watch_on_news;
+    w->node = job_current();
+    w->node->watch = w;
+    (*out)->ops = &w->ops;
+    return 0;
+}
+
+/* ---- 2, 3 and 4: what the shared state may say ---- */
 
 static void names(const struct rdzv_state *st, enum rdzv_list list, char *out,
                   size_t size)
@@ -189,27 +267,18 @@ static bool only_beats(const struct rdzv_state *a, const struct rdzv_state *b)
     return true;
 }
 
-static void describe(struct sim *s, const struct rdzv_state *st, uint32_t peer)
+static void tell_state(const struct rdzv_state *is)
 {
     char places[400], waits[200], spares[200];
-    const struct sim_conn *c = peer == UINT32_MAX ? NULL : s->host.conns[peer];
-    const struct sim_node *n = c ? c->node : NULL;
 
-    if (s->cfg.quiet)
-        return;
-    if (s->host.last_valid && only_beats(&s->host.last, st)) {
-        sim_log(s, NULL, "holds %s's heartbeat", n ? n->name : "the host");
-        return;
-    }
-    names(st, RDZV_PLACES, places, sizeof places);
-    names(st, RDZV_WAITS, waits, sizeof waits);
-    names(st, RDZV_SPARES, spares, sizeof spares);
-    sim_log(s, NULL, "holds %s's round %lld %s [%s]%s%s%s%s%s%s%s%s",
-            n ? n->name : "the host", (long long)st->round,
-            st->complete ? "complete" : "open", places, waits[0] ? " wait [" : "",
-            waits, waits[0] ? "]" : "", spares[0] ? " spare [" : "", spares,
-            spares[0] ? "]" : "", st->deadline_us != WALL_NEVER ? ", last call" : "",
-            st->closed ? ", closed" : "");
+    names(is, RDZV_PLACES, places, sizeof places);
+    names(is, RDZV_WAITS, waits, sizeof waits);
+    names(is, RDZV_SPARES, spares, sizeof spares);
+    job_tell("store", "holds round %" PRId64 " %s [%s]%s%s%s%s%s%s%s%s", is->round,
+             is->complete ? "complete" : "open", places, waits[0] ? " wait [" : "",
+             waits, waits[0] ? "]" : "", spares[0] ? " spare [" : "", spares,
+             spares[0] ? "]" : "", is->deadline_us != WALL_NEVER ? ", last call" : "",
+             is->closed ? ", closed" : "");
 }
 
 static bool ranks_whole(const struct rdzv_state *st)
@@ -233,187 +302,295 @@ static bool ranks_whole(const struct rdzv_state *st)
 
 /* Two values of the key are one write apart, unless the host wrote: it updates the key
  * only when somebody reads it. */
-static void check_change(struct sim *s, const struct rdzv_state *was,
-                         const struct rdzv_state *is, bool by_host)
+static void check_change(const struct rdzv_state *was, const struct rdzv_state *is,
+                         bool by_host)
 {
+    const struct job_settings *set = &the_job->set;
     const int64_t n = (int64_t)rdzv_count(is, RDZV_PLACES);
     const bool new_round = is->complete && (!was->complete || was->round != is->round);
     const bool begins = new_round && !by_host;
 
     if (is->round < was->round)
-        sim_fail(s, "the round went from %lld back to %lld", (long long)was->round,
-                 (long long)is->round);
+        os_fail("the round went from %" PRId64 " back to %" PRId64, was->round,
+                is->round);
     if (was->closed && !is->closed)
-        sim_fail(s, "the run was closed and is open again");
+        os_fail("the run was closed and is open again");
     if (was->complete && !is->complete && is->round == was->round)
-        sim_fail(s, "round %lld was complete and is open again", (long long)is->round);
+        os_fail("round %" PRId64 " was complete and is open again", is->round);
     if (begins && was->closed)
-        sim_fail(s, "round %lld completed in a closed run", (long long)is->round);
-    if (begins && (n < s->cfg.settings.min_nodes || n > s->cfg.settings.max_nodes))
-        sim_fail(s, "round %lld completed with %lld nodes", (long long)is->round,
-                 (long long)n);
+        os_fail("round %" PRId64 " completed in a closed run", is->round);
+    if (begins && (n < set->min_nodes || n > set->max_nodes))
+        os_fail("round %" PRId64 " completed with %" PRId64 " nodes", is->round, n);
     if (begins && !ranks_whole(is))
-        sim_fail(s, "round %lld completed with ranks that are not 0 .. n-1",
-                 (long long)is->round);
-    if (new_round || !is->complete || (by_host && s->host.epoch > 1))
+        os_fail("round %" PRId64 " completed with ranks that are not 0 .. n-1",
+                is->round);
+    if (new_round || !is->complete || (by_host && the_job->epoch > 1))
         return; /* Members come back to a restarted host one by one. */
     for (const struct participant *m = rdzv_first(is, RDZV_PLACES); m;
          m = m->next[RDZV_PLACES]) {
         const struct participant *o = rdzv_state_find(was, &m->node);
 
         if (!rdzv_in(o, RDZV_PLACES) || o->rank != m->rank)
-            sim_fail(s,
-                     "a node entered round %lld, or changed its rank, after it was "
-                     "complete",
-                     (long long)is->round);
-    }
-}
-
-static bool is_spare(const struct sim_node *n)
-{
-    const struct rdzv_node me = sim_identity(n);
-
-    return n->spare || (n->sim->host.last_valid &&
-                        rdzv_in(rdzv_state_find(&n->sim->host.last, &me), RDZV_SPARES));
-}
-
-/* A spare waits for as long as it takes; its time to join begins when it stops being a
- * spare. */
-static void renew_spares(struct sim *s)
-{
-    for (size_t i = 0; i < s->count && !s->cfg.many; i++) {
-        if (s->nodes[i].alive && is_spare(&s->nodes[i]))
-            s->nodes[i].join_by_t = s->t + s->cfg.settings.join_ms * 1000;
+            os_fail("a node entered round %" PRId64
+                    ", or changed its rank, after it was complete",
+                    is->round);
     }
 }
 
 static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
 {
-    (void)ctx;
     m->beat_us = beat_us;
 }
 
-/* Handles a value in which only heartbeats are new, which need no check_change(). */
-static bool check_beats(struct sim *s, struct span value, uint32_t peer)
-{
-    struct sim_host *h = &s->host;
-    const struct sim_conn *c = peer == UINT32_MAX ? NULL : h->conns[peer];
-    const struct sim_node *n = c ? c->node : NULL;
+/* The shared state of the store that was last written to, and its text. */
+static struct {
+    const struct store *store;
+    int pid; /* of its process */
+    struct rdzv_state state;
+    struct buf text;
+    bool valid;
+} last;
 
-    if (!h->last_valid ||
-        !pickle_only_beats(&h->last, buf_span(&h->last_value), value, on_beat, NULL))
-        return false;
-    sim_log(s, NULL, "holds %s's heartbeat", n ? n->name : "the host");
-    renew_spares(s);
-    return true;
+void job_check_begin(void)
+{
+    if (last.valid)
+        rdzv_state_fini(&last.state);
+    buf_fini(&last.text);
+    buf_init(&last.text, SIZE_MAX);
+    last.valid = false;
+    last.store = NULL;
 }
 
-void sim_check_state(struct sim *s, struct span value, uint32_t peer)
+static void check_state(struct span value, bool by_host)
 {
-    struct sim_host *h = &s->host;
+    const bool known =
+        last.valid &&
+        pickle_only_beats(&last.state, buf_span(&last.text), value, on_beat, NULL);
     struct rdzv_state is;
     struct muster_error err;
-    bool known;
 
-    if (span_eq(value, buf_span(&h->last_value)))
+    if (span_eq(value, buf_span(&last.text)))
         return;
-    known = check_beats(s, value, peer);
-    buf_clear(&h->last_value);
-    sim_must(buf_append_span(&h->last_value, value));
+    buf_clear(&last.text);
+    os_must(buf_append_span(&last.text, value));
     if (known)
         return;
     if (value.n == 0 || span_eq(value, span_str(RDZV_C10D_SENTINEL))) {
-        if (h->last_valid)
-            sim_fail(s, "the state vanished");
+        if (last.valid)
+            os_fail("the state vanished");
         return;
     }
-    if (pickle_read_text(buf_span(&h->last_value), &is, &err) < 0) {
-        sim_fail(s, "the state cannot be read: %s", err.text);
+    if (pickle_read_text(buf_span(&last.text), &is, &err) < 0) {
+        os_fail("the state cannot be read: %s", err.text);
         return;
     }
-    describe(s, &is, peer);
-    if (h->last_valid) {
-        renew_spares(s);
-        check_change(s, &h->last, &is, peer == UINT32_MAX);
-        rdzv_state_fini(&h->last);
+    if (!last.valid || !only_beats(&last.state, &is))
+        tell_state(&is);
+    if (last.valid) {
+        check_change(&last.state, &is, by_host);
+        rdzv_state_fini(&last.state);
     }
-    h->last = is;
-    h->last_valid = true;
+    last.state = is;
+    last.valid = true;
 }
 
-static void check_node(struct sim_node *n)
-{
-    const struct sim *s = n->sim;
-    const uint64_t calm_t = MAX_OF(n->calm_from_t, s->host_calm_t);
-    const uint64_t slack_us = 3000000 + 4 * (s->cfg.delay_us + s->cfg.jitter_us);
-    const uint64_t dead_us = rdzv_dead_after_ms(&s->cfg.settings) * 1000;
-    uint64_t due_t = n->join_by_t + RDZV_ROLLBACK_MS * 1000 + slack_us;
+OS_INSTEAD_OF(store_step);
 
-    if (!n->alive || sim_is_stopped(n))
-        return;
-    if (n->kind == SIM_TORCH && n->calm_from_t > n->join_t)
-        due_t = SIM_NEVER; /* torchrun may wait in a read for a long time. */
-    due_t = MAX_OF(due_t, n->stopped_t + slack_us);
-    if (n->life == SIM_JOINING && s->t > due_t && due_t != SIM_NEVER && !is_spare(n))
-        sim_fail(n->sim, "%s asked to join at %.3f s and has no answer", n->name,
-                 (double)n->join_t / 1e6);
-    if (n->life != SIM_RUNNING || n->lost_since_t == SIM_NEVER || n->kind == SIM_TORCH)
-        return;
-    due_t =
-        MAX_OF(n->lost_since_t, calm_t) + dead_us + s->cfg.grace_ms * 1000 + slack_us;
-    if (s->t > due_t)
-        sim_fail(n->sim, "%s was not notified of a member lost at %.3f s", n->name,
-                 (double)n->lost_since_t / 1e6);
+/* Sees each value that the key of the shared state gets. */
+int __wrap_store_step(struct store *s, const struct store_event *ev,
+                      struct store_fx *fx)
+{
+    const int rc = __real_store_step(s, ev, fx);
+    const struct c10d_request *req = ev->request;
+    struct os_process *current = os.current;
+    struct span value = { NULL, 0 };
+
+    if (rc < 0 || ev->kind != STORE_REQUEST ||
+        !span_eq(req->key, span_str("/" RDZV_C10D_PREFIX JOB_RUN)))
+        return rc;
+    if (req->op == C10D_SET)
+        value = req->value;
+    for (size_t i = 0; i < fx->count && req->op == C10D_COMPARE_SET; i++)
+        if (fx->items[i].kind == STORE_REPLY && fx->items[i].peer == ev->peer)
+            value = fx->items[i].reply.value;
+    if (!value.p)
+        return rc;
+    os.current = NULL; /* What follows is the simulator's memory. */
+    if (last.store != s || last.pid != current->pid)
+        job_check_begin();
+    last.store = s;
+    last.pid = current->pid;
+    check_state(value, req->op == C10D_SET);
+    os.current = current;
+    return rc;
 }
 
-void sim_check_step(struct sim *s)
+/* ---- 7: how a job ends ---- */
+
+#define VAIN_US       (30 * OS_SECOND) /* that a node may wait for nodes that ended */
+#define HOST_WAITS_US (4 * OS_SECOND)  /* for others, before it ends with its store */
+#define WAITS_LATE_US                                                                  \
+    (45 * OS_SECOND)           /* from a loss to the wait for the next round           \
+                                */
+#define END_US (8 * OS_SECOND) /* from the end of the work to the end of the node */
+
+/* If only connections were reset, the job must run as if nothing had happened. */
+static void check_unharmed(const struct job *j)
 {
-    for (size_t i = 0; i < s->count && !s->fail[0]; i++)
-        check_node(&s->nodes[i]);
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+
+        if (n->error == MUSTER_EGRACEFUL)
+            continue; /* a spare that was not needed */
+        if (n->exit_code != 0)
+            os_fail("%s ends with %d, though only connections were reset: %s",
+                    n->machine->name, n->exit_code, n->text);
+        if (n->workers_started != (unsigned)j->set.nproc)
+            os_fail("%s has started %u workers instead of %" PRId64
+                    ", though only connections were reset",
+                    n->machine->name, n->workers_started, j->set.nproc);
+        if (n->end_t >
+            MAX_OF(j->done_t, j->last_fault_t) + END_US * (j->cluster_alone ? 3 : 1))
+            os_fail("%s ends %.1f s after the work was done", n->machine->name,
+                    (double)(n->end_t - j->done_t) / 1e6);
+    }
 }
 
-/* Whether the node runs on alone: torchrun never notifies a node that the others have
- * dropped. */
-static bool is_zombie(const struct sim_node *n)
+/* Whether the job has to succeed in spite of its faults: enough nodes are left, there
+ * were no more failures than allowed, and no node was away for longer than the others
+ * wait. */
+static bool could_go_on(const struct job *j)
 {
-    const struct rdzv_node me = sim_identity(n);
+    size_t left = 0;
 
-    return n->kind == SIM_TORCH && n->life == SIM_RUNNING && n->sim->host.last_valid &&
-           !rdzv_in(rdzv_state_find(&n->sim->host.last, &me), RDZV_PLACES);
+    for (size_t i = 0; i < j->set.nodes; i++)
+        left += !j->nodes[i].given_up;
+    return !is_static(j) && !j->torchruns && !j->host_lost && !j->long_outage &&
+           /* Whoever misses a node waits for it, but may take long to begin with it. */
+           j->away_us + WAITS_LATE_US <= j->set.join_s * OS_SECOND && j->signals == 0 &&
+           (int64_t)left >= j->set.min_nodes &&
+           /* A node that is killed may have served the store of the workers. */
+           j->worker_failures + j->kills <= j->set.max_restarts &&
+           !j->set.workers_fail_with_peers && !j->starved && !j->strays;
 }
 
-/* Checks 7: there were no faults for long enough. */
-void sim_check_end(struct sim *s)
+static void check_went_on(const struct job *j)
 {
-    const struct rdzv_settings *set = &s->cfg.settings;
-    const struct sim_node *one = NULL;
-    int64_t live = 0, running = 0;
-    bool torch = false;
+    if (j->done_t == OS_NEVER)
+        os_fail("the job could have gone on, but has not");
+    else if (j->last_fault_t > j->done_t + HOST_WAITS_US)
+        return; /* The host did not wait for a node that was cut off for so long. */
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+        /* A node that was away has to stop its workers and come back in time. */
+        const uint64_t here_t =
+            n->met && n->met == j->last
+                ? n->start_t
+                : MAX_OF(MAX_OF(n->start_t, n->idle_t), j->last_fault_t);
 
-    for (size_t i = 0; i < s->count; i++) {
-        const struct sim_node *n = &s->nodes[i];
+        if (n->ended && !n->given_up && n->exit_code != 0 &&
+            n->error != MUSTER_ECLOSED && /* the others had finished the work */
+            here_t + 5 * OS_SECOND < j->done_t)
+            os_fail("%s ends with %d, though its job could go on: %s", n->machine->name,
+                    n->exit_code, n->text);
+    }
+}
 
-        live += n->alive && n->wants_in;
-        torch |= n->kind == SIM_TORCH;
-        if (is_zombie(n))
-            return;
-        if (n->life != SIM_RUNNING)
+/* A node that is done, and knows that no other node works any more, must end. It must
+ * not wait for nodes that have failed or are gone. */
+static void check_no_vain_wait(const struct job *j)
+{
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+        uint64_t free_t = MAX_OF(n->idle_t, j->last_fault_t);
+
+        if (is_static(j) && j->kills + j->signals + j->cuts + j->stops)
+            return; /* They cannot know, and wait for 300 s, as torchrun does. */
+        if (!n->ended || n->kind == JOB_TORCH || n->exit_code != 0 || n->error ||
+            (j->starved && is_static(j)))
             continue;
-        running++;
-        if (one && (one->round != n->round || one->round_epoch != n->round_epoch))
-            sim_fail(s, "%s runs in round %lld, and %s in round %lld, at the same time",
-                     one->name, (long long)one->round, n->name, (long long)n->round);
-        one = n;
+        for (size_t k = 0; k < j->set.nodes; k++)
+            if (k != i)
+                free_t = MAX_OF(free_t, MAX_OF(j->nodes[k].end_t, j->nodes[k].idle_t));
+        if (n->end_t > free_t + VAIN_US && n->end_t != OS_NEVER)
+            os_fail("%s waits %.1f s for the others, though all of them have ended",
+                    n->machine->name, (double)(n->end_t - free_t) / 1e6);
     }
-    if (s->host.last_valid && s->host.last.closed)
-        return;
-    if (torch && live > set->max_nodes)
-        return; /* torch's waiting nodes restart a full round again and again. */
-    if (live >= set->min_nodes && running != MIN_OF(live, set->max_nodes))
-        sim_fail(s, "%lld nodes live, a round takes %lld to %lld, but %lld are in one",
-                 (long long)live, (long long)set->min_nodes, (long long)set->max_nodes,
-                 (long long)running);
-    if (one && one->world != running && live >= set->min_nodes && !torch)
-        sim_fail(s, "%lld nodes run in a round of %lld", (long long)running,
-                 (long long)one->world);
+}
+
+/* Exit codes must be those of the manual, and every failure must have a reason. */
+static void check_reasons(const struct job *j)
+{
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+        const bool explained = n->why == WHY_PEER || n->why == WHY_FAILURE ||
+                               n->why == WHY_STUCK || n->why == WHY_SIGNAL;
+
+        if (!n->ended || n->kind == JOB_TORCH ||
+            n->exit_code < 0) /* Killed: it could not say why. */
+            continue;
+        if (n->exit_code == 0 && n->why != WHY_SUCCESS && n->error != MUSTER_EGRACEFUL)
+            os_fail("%s ends with 0, but has not succeeded (why %d)", n->machine->name,
+                    n->why);
+        if (n->exit_code > 1 && !(n->signalled && n->exit_code == 128 + SIGTERM))
+            os_fail("%s ends with %d, which the manual does not know", n->machine->name,
+                    n->exit_code);
+        if (n->exit_code != 0 && !explained && (n->error == 0 || !n->text[0]))
+            os_fail("%s ends with %d and does not say why (%d)", n->machine->name,
+                    n->exit_code, n->why);
+        /* A SET that was lost for want of memory looks like a store that keeps nothing.
+         */
+        if ((n->error == MUSTER_EPROTO || n->error == MUSTER_ESTATE) && !j->starved)
+            os_fail("%s ends because it cannot read what another node has written: %s",
+                    n->machine->name, n->text);
+        if (n->why == WHY_SIGNAL && !n->signalled)
+            os_fail("%s was ended by a signal that nobody sent", n->machine->name);
+    }
+}
+
+/* Out of memory is final for the object that met it. Either that is a connection, or
+ * whatever else comes back, and then nobody has noticed; or the agent ends its node in
+ * good order, and nobody is left waiting for it. */
+static void check_starved(const struct job *j)
+{
+    const struct job_node *starved = NULL;
+
+    for (size_t i = 0; i < j->set.nodes; i++)
+        if (j->nodes[i].starved)
+            starved = &j->nodes[i];
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+        const uint64_t due_t =
+            MAX_OF(MAX_OF(n->start_t, n->idle_t), starved ? starved->end_t : 0) +
+            (2 * j->set.join_s + 60) * OS_SECOND;
+
+        if (n->exit_code != 0 && (!starved || starved->exit_code == 0))
+            os_fail("%s ends with %d, though nobody has run out of memory for good: %s",
+                    n->machine->name, n->exit_code, n->text);
+        if (n->end_t > due_t && !is_static(j) && !j->torchruns)
+            os_fail("%s ends %.1f s after %s, which had no memory", n->machine->name,
+                    (double)(n->end_t - starved->end_t) / 1e6, starved->machine->name);
+    }
+}
+
+void job_check_end(const struct job *j, enum job_theme theme)
+{
+    for (size_t i = 0; i < j->set.nodes; i++) {
+        const struct job_node *n = &j->nodes[i];
+
+        if (n->ended && n->exit_code == 0 && n->error != MUSTER_EGRACEFUL &&
+            j->done_us < j->set.work_us)
+            os_fail("%s ends with 0, but the work is not done", n->machine->name);
+    }
+    if (theme == THEME_CALM || theme == THEME_RESET ||
+        (theme == THEME_CLUSTER && !job_etcd_flaps() && !j->long_outage &&
+         strcmp(j->set.backend, "etcd") != 0)) /* Its keys expire after 10 s. */
+        check_unharmed(j);
+    check_no_vain_wait(j);
+    if (theme == THEME_MEMORY)
+        check_starved(j);
+    check_reasons(j);
+    job_check_budget(j);
+    if ((theme == THEME_STORM || theme == THEME_PAUSE) && could_go_on(j))
+        check_went_on(j);
 }

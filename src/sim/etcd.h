@@ -9,26 +9,30 @@
 #ifndef SIM_ETCD_H
 #define SIM_ETCD_H
 
-#include "etcd/core/lease.h"
-#include "etcd/core/retry.h"
-#include "etcd/core/watch_stream.h"
-#include "sim/sim.h"
+#include "base/buf.h"
+#include "sim/os.h"
 
 #define ETCD_MEMBERS_MAX 5
+
+/* A request as it came; texts live as long as the job. */
+struct etcd_request {
+    const char *method, *path;
+    struct span body;
+};
 
 /* ---- etcd_store.c: keys, revisions, history ---- */
 
 struct etcd_entry {
-    char *key, *value; /* owned; value as on the wire: base64 in v3, text in v2 */
+    const char *key, *value; /* value as on the wire: base64 in v3, text in v2 */
     bool dir;
     uint64_t modified, created;
     int64_t lease;     /* v3 */
-    uint64_t expire_t; /* v2; or SIM_NEVER */
+    uint64_t expire_t; /* v2; or OS_NEVER */
 };
 
 struct etcd_change {
     uint64_t revision;
-    char *key; /* owned */
+    const char *key;
     bool deleted;
 };
 
@@ -48,7 +52,6 @@ struct etcd_store {
     size_t lease_count;
 };
 
-void etcd_store_fini(struct etcd_store *st);
 struct etcd_entry *etcd_store_find(struct etcd_store *st, const char *key);
 struct etcd_entry *etcd_store_put(struct etcd_store *st, const char *key,
                                   const char *value, bool dir);
@@ -70,16 +73,16 @@ struct etcd_response {
 
 /* A watch that a request asks for. */
 struct etcd_want {
-    char *key, *end; /* owned; end NULL: the key alone; otherwise all keys below end */
-    uint64_t next;   /* the first revision that is wanted; 0: from now on */
-    bool only_ends;  /* only deletions */
+    const char *key, *end; /* end NULL: the key alone; otherwise all keys below end */
+    uint64_t next;         /* the first revision that is wanted; 0: from now on */
+    bool only_ends;        /* only deletions */
 };
 
-bool etcd2_is_wait(const struct etcd_msg *m, struct etcd_want *out);
-bool etcd3_is_watch(const struct etcd_msg *m, struct etcd_want *out);
-void etcd2_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_msg *m,
+bool etcd2_is_wait(const struct etcd_request *m, struct etcd_want *out);
+bool etcd3_is_watch(const struct etcd_request *m, struct etcd_want *out);
+void etcd2_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_request *m,
                  struct etcd_response *out);
-void etcd3_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_msg *m,
+void etcd3_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_request *m,
                  struct etcd_response *out);
 void etcd2_refuse(struct etcd_store *st, bool timed_out, struct etcd_response *out);
 void etcd3_refuse(bool timed_out, struct etcd_response *out);
@@ -91,42 +94,29 @@ void etcd3_canceled(uint64_t revision, uint64_t compacted, struct buf *out);
 void etcd3_events(struct etcd_store *st, const struct etcd_change *from, size_t count,
                   const struct etcd_want *w, struct buf *out);
 
-/* ---- etcd_net.c: requests under way ---- */
+/* ---- job_http.c: requests under way ---- */
 
-typedef void (*sim_http_done)(void *ctx, int status, const struct etcd_http *http,
-                              bool sent, const struct muster_error *err);
-typedef void (*sim_http_line)(void *ctx, struct span line);
-
-struct sim_call {
-    struct sim_call *next, **prev_next; /* in the node's list, until done */
-    struct sim_node *node;
-    uint32_t boot;
-    size_t member;
-    struct etcd_msg msg;
-    bool done;       /* the node has its answer, or wants none */
-    bool sent;       /* it may have reached the member */
-    bool gone;       /* the member knows that nobody waits for the answer */
-    uint64_t down_t; /* when the last byte arrives; later ones do not overtake it */
-    uint32_t refs;
-    sim_http_done on_done;
-    sim_http_line on_line; /* of a stream */
-    void *ctx;
+struct etcd_client { /* a node, as the cluster knows it */
+    uint64_t cut_t;  /* until when nothing passes between the two */
+    unsigned opened; /* a bit for each member that it is connected to */
 };
 
-struct sim_call *sim_http(struct sim_node *n, size_t member, struct etcd_msg *m,
-                          uint64_t timeout_ms, sim_http_done on_done,
-                          sim_http_line on_line, void *ctx);
-void sim_http_cancel(struct sim_call *c); /* NULL is fine */
-void sim_call_unref(struct sim_call *c);
+struct cluster_call {
+    struct cluster_call *next; /* in the list of all */
+    struct etcd_client *client;
+    size_t member;
+    struct etcd_request request;
+    struct http_call *asker; /* NULL: it has its answer, or wants none */
+    bool sent;               /* it may have reached the member */
+    bool gone;               /* the member knows that nobody waits for the answer */
+    uint64_t down_t; /* when the last byte arrives; later ones do not overtake it */
+};
 
 /* What a member does. */
-void sim_http_answer(struct sim_call *c, const struct etcd_response *r);
-void sim_http_push(struct sim_call *c, struct span line);
-void sim_http_break(struct sim_call *c);  /* the connection breaks */
-void sim_http_refuse(struct sim_call *c); /* nobody listens */
-
-void sim_http_back(struct sim_event *ev);
-void sim_http_reset(struct sim_node *n); /* all connections of the node break */
+void call_answer(struct cluster_call *c, const struct etcd_response *r);
+void call_push(struct cluster_call *c, struct span line);
+void call_break(struct cluster_call *c);  /* the connection breaks */
+void call_refuse(struct cluster_call *c); /* nobody listens */
 
 /* ---- etcd_cluster.c: members and their faults ---- */
 
@@ -137,18 +127,19 @@ struct etcd_member {
 };
 
 struct etcd_pending {
-    struct sim_call *call; /* a reference */
+    struct cluster_call *call;
     uint64_t since_t, commit_t;
     bool lost; /* its leader is gone: it will be done, but the answer is lost */
 };
 
 struct etcd_watcher {
-    struct sim_call *call; /* a reference */
+    struct cluster_call *call;
     struct etcd_want want;
     bool due; /* a push is to come */
 };
 
-struct sim_etcd {
+struct cluster {
+    struct rng rng;
     bool v2;
     struct etcd_store store;
     struct etcd_member members[ETCD_MEMBERS_MAX];
@@ -163,15 +154,6 @@ struct sim_etcd {
     size_t watcher_count;
 };
 
-enum etcd_tick {
-    ETCD_COMMIT,
-    ETCD_ELECT,
-    ETCD_EXPIRE,
-    ETCD_PUSH,
-    ETCD_PATIENCE, /* a request has waited for a leader in vain */
-    ETCD_MEMBER_BACK,
-};
-
 enum etcd_fault {
     ETCD_FAULT_KILL,
     ETCD_FAULT_STOP,
@@ -180,20 +162,18 @@ enum etcd_fault {
     ETCD_FAULT_STREAMS, /* every stream breaks */
 };
 
-void sim_etcd_start(struct sim *s, bool v2, size_t members);
-void sim_etcd_stop(struct sim *s);
-void sim_etcd_request(struct sim *s, struct sim_call *c); /* it has arrived */
-void sim_etcd_tick(struct sim *s, const struct sim_event *ev);
-void sim_etcd_fault(struct sim *s, enum etcd_fault fault, size_t member,
-                    uint64_t for_us);
+extern struct cluster cluster; /* count 0: there is none */
+
+void cluster_start(bool v2, size_t members, uint64_t seed);
+void cluster_on_request(void *call, uint64_t n); /* an os_event_fn: it has arrived */
+void cluster_fault(enum etcd_fault fault, size_t member, uint64_t for_us);
 
 /* Whether the member runs and can reach the others. */
-bool sim_etcd_member_ok(const struct sim *s, size_t member);
+bool cluster_member_ok(size_t member);
 
 /* etcd_watch.c */
-void sim_etcd_watch(struct sim *s, struct sim_call *c, struct etcd_want *w);
-void sim_etcd_changed(struct sim *s);
-void sim_etcd_push(struct sim *s, struct sim_call *c);
-void sim_etcd_drop_watchers(struct sim *s, size_t member, bool all);
+void cluster_watch(struct cluster_call *c, struct etcd_want *w);
+void cluster_changed(void);
+void cluster_drop_watchers(size_t member, bool all);
 
 #endif

@@ -2,136 +2,124 @@
  * see etcd.h. */
 #include <assert.h>
 
-#include "base/mem.h"
 #include "sim/etcd.h"
 
+struct cluster cluster;
+
 #define EXPIRE_US   500000u  /* how often a leader looks for what has expired */
+#define FLAP_US     7500000u /* within which not all nodes can renew their keys */
 #define PATIENCE_US 7000000u /* after which a request without a leader is refused */
 
-bool sim_etcd_member_ok(const struct sim *s, size_t member)
+bool cluster_member_ok(size_t member)
 {
-    const struct etcd_member *m = &s->etcd->members[member];
+    const struct etcd_member *m = &cluster.members[member];
 
-    return m->up && m->stopped_t <= s->t && m->cut_t <= s->t;
+    return m->up && m->stopped_t <= os.t && m->cut_t <= os.t;
 }
 
-static bool quorum(const struct sim *s)
+static bool quorum(void)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < s->etcd->count; i++)
-        n += sim_etcd_member_ok(s, i);
-    return n > s->etcd->count / 2;
-}
-
-static void tick_at(struct sim *s, uint64_t t, enum etcd_tick what, struct sim_call *c)
-{
-    struct sim_event *ev = sim_at(s, t, SIM_EV_ETCD_TICK);
-
-    ev->what = (int)what;
-    ev->call = c;
-    if (c)
-        c->refs++;
+    for (size_t i = 0; i < cluster.count; i++)
+        n += cluster_member_ok(i);
+    return n > cluster.count / 2;
 }
 
 /* ---- Requests ---- */
 
-static void refuse(struct sim *s, struct sim_call *c, bool timed_out)
+static void refuse(struct cluster_call *c, bool timed_out)
 {
     struct etcd_response r = { 0 };
 
     buf_init(&r.body, SIZE_MAX);
-    if (s->etcd->v2)
-        etcd2_refuse(&s->etcd->store, timed_out, &r);
+    if (cluster.v2)
+        etcd2_refuse(&cluster.store, timed_out, &r);
     else
         etcd3_refuse(timed_out, &r);
-    sim_http_answer(c, &r);
+    call_answer(c, &r);
     buf_fini(&r.body);
 }
 
-static void apply(struct sim *s, struct sim_call *c, bool answer)
+static void apply(struct cluster_call *c, bool answer)
 {
-    struct sim_etcd *e = s->etcd;
+    struct cluster *e = &cluster;
     const uint64_t before = e->store.revision;
     struct etcd_response r = { 0 };
 
     buf_init(&r.body, SIZE_MAX);
     if (e->v2)
-        etcd2_apply(&e->store, s->t, &c->msg, &r);
+        etcd2_apply(&e->store, os.t, &c->request, &r);
     else
-        etcd3_apply(&e->store, s->t, &c->msg, &r);
+        etcd3_apply(&e->store, os.t, &c->request, &r);
     if (answer)
-        sim_http_answer(c, &r);
+        call_answer(c, &r);
     buf_fini(&r.body);
     if (e->store.revision != before)
-        sim_etcd_changed(s);
+        cluster_changed();
 }
 
-static void forget(struct sim_etcd *e, size_t i)
+static void forget(struct cluster *e, size_t i)
 {
-    sim_call_unref(e->pending[i].call);
     memmove(&e->pending[i], &e->pending[i + 1],
             (e->pending_count - i - 1) * sizeof *e->pending);
     e->pending_count--;
 }
 
-static uint64_t raft_us(struct sim *s)
+static uint64_t raft_us(void)
 {
-    if (rng_below(&s->rng, 40) == 0)
-        return 50000 + rng_below(&s->rng, 400000); /* a slow disk */
-    return 500 + rng_below(&s->rng, 3000);
+    if (rng_below(&cluster.rng, 40) == 0)
+        return 50000 + rng_below(&cluster.rng, 400000); /* a slow disk */
+    return 500 + rng_below(&cluster.rng, 3000);
 }
 
-static void propose(struct sim *s, struct etcd_pending *p)
+static void on_commit(void *call, uint64_t n);
+static void on_patience(void *call, uint64_t n);
+
+static void propose(struct etcd_pending *p)
 {
-    p->commit_t = s->t + raft_us(s);
+    p->commit_t = os.t + raft_us();
     p->lost = false;
-    tick_at(s, p->commit_t, ETCD_COMMIT, p->call);
+    os_at(p->commit_t, on_commit, p->call, 0);
 }
 
-static void accept_request(struct sim *s, struct sim_call *c)
+static void accept_request(struct cluster_call *c)
 {
-    struct sim_etcd *e = s->etcd;
+    struct cluster *e = &cluster;
     struct etcd_pending *p;
 
-    e->pending =
-        mem_realloc_array(e->pending, e->pending_count + 1, sizeof *e->pending);
-    assert(e->pending);
+    e->pending = os_grow(e->pending, e->pending_count, sizeof *e->pending);
     p = &e->pending[e->pending_count++];
-    *p = (struct etcd_pending){ .call = c, .since_t = s->t, .commit_t = SIM_NEVER };
-    c->refs++;
-    if (e->leader >= 0 && sim_etcd_member_ok(s, c->member))
-        propose(s, p);
+    *p = (struct etcd_pending){ .call = c, .since_t = os.t, .commit_t = OS_NEVER };
+    if (e->leader >= 0 && cluster_member_ok(c->member))
+        propose(p);
     else
-        tick_at(s, s->t + (rng_below(&s->rng, 3) ? PATIENCE_US : 1000), ETCD_PATIENCE,
-                c);
+        os_at(os.t + (rng_below(&cluster.rng, 3) ? PATIENCE_US : 1000), on_patience, c,
+              0);
 }
 
-void sim_etcd_request(struct sim *s, struct sim_call *c)
+/* The request has arrived at its member. */
+void cluster_on_request(void *call, uint64_t n)
 {
-    struct etcd_member *m = &s->etcd->members[c->member];
+    struct cluster_call *c = call;
+    struct etcd_member *m = &cluster.members[c->member];
     struct etcd_want w;
 
     if (!m->up) {
-        sim_http_refuse(c);
+        call_refuse(c);
         return;
     }
-    if (m->stopped_t > s->t) { /* It stays in the socket until the member wakes up. */
-        struct sim_event *ev = sim_at(s, m->stopped_t, SIM_EV_ETCD_AT);
-
-        ev->call = c;
-        ev->node = c->node->index;
-        ev->boot = c->boot;
-        c->refs++;
+    if (m->stopped_t > os.t) { /* It stays in the socket until the member wakes up. */
+        os_at(m->stopped_t, cluster_on_request, c, 0);
         return;
     }
-    if (s->etcd->v2 ? etcd2_is_wait(&c->msg, &w) : etcd3_is_watch(&c->msg, &w))
-        sim_etcd_watch(s, c, &w);
+    if (cluster.v2 ? etcd2_is_wait(&c->request, &w) : etcd3_is_watch(&c->request, &w))
+        cluster_watch(c, &w);
     else
-        accept_request(s, c);
+        accept_request(c);
 }
 
-static size_t pending_of(const struct sim_etcd *e, const struct sim_call *c)
+static size_t pending_of(const struct cluster *e, const struct cluster_call *c)
 {
     size_t i = 0;
 
@@ -140,98 +128,97 @@ static size_t pending_of(const struct sim_etcd *e, const struct sim_call *c)
     return i;
 }
 
-static void on_commit(struct sim *s, struct sim_call *c)
+static void on_commit(void *call, uint64_t n)
 {
-    struct sim_etcd *e = s->etcd;
+    struct cluster_call *c = call;
+    struct cluster *e = &cluster;
     const size_t i = pending_of(e, c);
 
-    if (i == e->pending_count || e->pending[i].commit_t > s->t || e->leader < 0)
+    if (i == e->pending_count || e->pending[i].commit_t > os.t || e->leader < 0)
         return;
-    apply(s, c, !e->pending[i].lost);
+    apply(c, !e->pending[i].lost);
     if (e->pending[i].lost) /* It was done, but the client does not learn that. */
-        refuse(s, c, true);
+        refuse(c, true);
     forget(e, pending_of(e, c));
 }
 
-static void on_patience(struct sim *s, struct sim_call *c)
+static void on_patience(void *call, uint64_t n)
 {
-    const size_t i = pending_of(s->etcd, c);
+    struct cluster_call *c = call;
+    const size_t i = pending_of(&cluster, c);
 
-    if (i == s->etcd->pending_count || s->etcd->pending[i].commit_t != SIM_NEVER)
+    if (i == cluster.pending_count || cluster.pending[i].commit_t != OS_NEVER)
         return;
-    refuse(s, c, s->t - s->etcd->pending[i].since_t >= PATIENCE_US);
-    forget(s->etcd, i);
+    refuse(c, os.t - cluster.pending[i].since_t >= PATIENCE_US);
+    forget(&cluster, i);
 }
 
 /* ---- The leader ---- */
 
-static uint64_t dead_us(const struct sim *s)
-{
-    return rdzv_dead_after_ms(&s->cfg.settings) * 1000;
-}
-
 /* Of the requests that a lost leader had not committed, some are lost and some are in
  * the next leader's log; no client can tell which. */
-static void lose_leader(struct sim *s)
+static void lose_leader(void)
 {
-    struct sim_etcd *e = s->etcd;
+    struct cluster *e = &cluster;
 
-    e->flaps |= e->elected_t && s->t - e->elected_t < dead_us(s) / 2;
+    e->flaps |= e->elected_t && os.t - e->elected_t < FLAP_US;
     e->leader = -1;
-    sim_log(s, NULL, "-- the cluster has no leader");
+    os_log("etcd", "-- the cluster has no leader");
     for (size_t i = e->pending_count; i-- > 0;) {
         struct etcd_pending *p = &e->pending[i];
 
-        if (p->commit_t == SIM_NEVER)
+        if (p->commit_t == OS_NEVER)
             continue;
-        p->commit_t = SIM_NEVER;
-        p->lost = rng_below(&s->rng, 2) == 0;
+        p->commit_t = OS_NEVER;
+        p->lost = rng_below(&cluster.rng, 2) == 0;
         if (!p->lost) { /* It will never be done. */
-            tick_at(s, s->t + 1000 + rng_below(&s->rng, PATIENCE_US), ETCD_PATIENCE,
-                    p->call);
+            os_at(os.t + 1000 + rng_below(&cluster.rng, PATIENCE_US), on_patience,
+                  p->call, 0);
             p->since_t = 0;
         }
     }
 }
 
-/* Members have come or gone: the leader may be lost, or one can be elected. */
-static void update_leader(struct sim *s)
-{
-    struct sim_etcd *e = s->etcd;
+static void on_elect(void *arg, uint64_t n);
 
-    if (e->leader >= 0 && (!sim_etcd_member_ok(s, (size_t)e->leader) || !quorum(s)))
-        lose_leader(s);
-    if (e->leader >= 0 || e->electing || !quorum(s))
+/* Members have come or gone: the leader may be lost, or one can be elected. */
+static void update_leader(void)
+{
+    struct cluster *e = &cluster;
+
+    if (e->leader >= 0 && (!cluster_member_ok((size_t)e->leader) || !quorum()))
+        lose_leader();
+    if (e->leader >= 0 || e->electing || !quorum())
         return;
     e->electing = true;
-    tick_at(s, s->t + 1000000 + rng_below(&s->rng, 1500000), ETCD_ELECT, NULL);
+    os_at(os.t + 1000000 + rng_below(&cluster.rng, 1500000), on_elect, NULL, 0);
 }
 
-static void on_elect(struct sim *s)
+static void on_elect(void *arg, uint64_t n)
 {
-    struct sim_etcd *e = s->etcd;
-    size_t at = rng_below(&s->rng, e->count);
+    struct cluster *e = &cluster;
+    size_t at = rng_below(&cluster.rng, e->count);
 
     e->electing = false;
-    if (e->leader >= 0 || !quorum(s))
+    if (e->leader >= 0 || !quorum())
         return;
-    while (!sim_etcd_member_ok(s, at))
+    while (!cluster_member_ok(at))
         at = (at + 1) % e->count;
     e->leader = (int)at;
-    e->elected_t = s->t;
-    sim_log(s, NULL, "-- m%zu leads the cluster", at);
+    e->elected_t = os.t;
+    os_log("etcd", "-- m%zu leads the cluster", at);
     /* A new leader starts all leases anew. */
     for (size_t i = 0; i < e->store.lease_count; i++)
-        e->store.leases[i].expire_t = s->t + e->store.leases[i].ttl_us;
+        e->store.leases[i].expire_t = os.t + e->store.leases[i].ttl_us;
     for (size_t i = 0; i < e->pending_count; i++) {
         struct etcd_pending *p = &e->pending[i];
 
-        if (p->commit_t != SIM_NEVER || !(p->lost || p->since_t))
+        if (p->commit_t != OS_NEVER || !(p->lost || p->since_t))
             continue;
-        if (p->lost || sim_etcd_member_ok(s, p->call->member)) {
+        if (p->lost || cluster_member_ok(p->call->member)) {
             const bool lost = p->lost;
 
-            propose(s, p);
+            propose(p);
             p->lost = lost;
         }
     }
@@ -239,127 +226,83 @@ static void on_elect(struct sim *s)
 
 /* ---- Faults ---- */
 
-static void drop_member(struct sim *s, size_t member)
+static void drop_member(size_t member)
 {
-    struct sim_etcd *e = s->etcd;
+    struct cluster *e = &cluster;
 
-    sim_etcd_drop_watchers(s, member, false);
+    cluster_drop_watchers(member, false);
     for (size_t i = e->pending_count; i-- > 0;) {
         if (e->pending[i].call->member != member)
             continue;
-        sim_http_break(e->pending[i].call);
-        if (e->pending[i].commit_t == SIM_NEVER && !e->pending[i].lost)
+        call_break(e->pending[i].call);
+        if (e->pending[i].commit_t == OS_NEVER && !e->pending[i].lost)
             forget(e, i);
     }
 }
 
-void sim_etcd_fault(struct sim *s, enum etcd_fault fault, size_t member,
-                    uint64_t for_us)
+static void on_back(void *arg, uint64_t n)
 {
-    struct sim_etcd *e = s->etcd;
-    struct etcd_member *m = &e->members[member];
-    const uint64_t back_t = s->t + for_us;
+    for (size_t i = 0; i < cluster.count; i++) {
+        struct etcd_member *m = &cluster.members[i];
 
-    s->host_calm_t = MAX_OF(s->host_calm_t, back_t + 4000000);
+        if (!m->up && m->stopped_t <= os.t && m->cut_t <= os.t)
+            m->up = true;
+    }
+    update_leader();
+    cluster_changed(); /* Watchers of a member that lagged catch up. */
+}
+
+void cluster_fault(enum etcd_fault fault, size_t member, uint64_t for_us)
+{
+    struct cluster *e = &cluster;
+    struct etcd_member *m = &e->members[member];
+    const uint64_t back_t = os.t + for_us;
+
     switch (fault) {
     case ETCD_FAULT_KILL:
-        sim_log(s, NULL, "-- m%zu is killed, back at %.3f", member,
-                (double)back_t / 1e6);
+        os_log("etcd", "-- m%zu is killed, back at %.3f", member, (double)back_t / 1e6);
         m->up = false;
-        drop_member(s, member);
+        drop_member(member);
         break;
     case ETCD_FAULT_STOP:
-        sim_log(s, NULL, "-- m%zu is stopped until %.3f", member, (double)back_t / 1e6);
+        os_log("etcd", "-- m%zu is stopped until %.3f", member, (double)back_t / 1e6);
         m->stopped_t = MAX_OF(m->stopped_t, back_t);
         break;
     case ETCD_FAULT_CUT:
-        sim_log(s, NULL, "-- m%zu is cut off from the others until %.3f", member,
-                (double)back_t / 1e6);
+        os_log("etcd", "-- m%zu is cut off from the others until %.3f", member,
+               (double)back_t / 1e6);
         m->cut_t = MAX_OF(m->cut_t, back_t);
         break;
     case ETCD_FAULT_COMPACT:
-        sim_log(s, NULL, "-- its history is compacted");
+        os_log("etcd", "-- its history is compacted");
         etcd_store_compact(&e->store);
         return;
     case ETCD_FAULT_STREAMS:
-        sim_log(s, NULL, "-- every stream breaks");
-        sim_etcd_drop_watchers(s, 0, true);
+        os_log("etcd", "-- every stream breaks");
+        cluster_drop_watchers(0, true);
         return;
     }
-    tick_at(s, back_t, ETCD_MEMBER_BACK, NULL);
-    update_leader(s);
+    os_at(back_t, on_back, NULL, 0);
+    update_leader();
 }
 
-static void on_back(struct sim *s)
+static void on_expire(void *arg, uint64_t n)
 {
-    for (size_t i = 0; i < s->etcd->count; i++) {
-        struct etcd_member *m = &s->etcd->members[i];
-
-        if (!m->up && m->stopped_t <= s->t && m->cut_t <= s->t)
-            m->up = true;
-    }
-    update_leader(s);
-    sim_etcd_changed(s); /* Watchers of a member that lagged catch up. */
+    os_at(os.t + EXPIRE_US, on_expire, NULL, 0);
+    if (cluster.leader < 0 || !etcd_store_expire(&cluster.store, os.t))
+        return;
+    cluster_changed();
 }
 
-static void on_expire(struct sim *s)
+void cluster_start(bool v2, size_t members, uint64_t seed)
 {
-    tick_at(s, s->t + EXPIRE_US, ETCD_EXPIRE, NULL);
-    if (s->etcd->leader < 0 || !etcd_store_expire(&s->etcd->store, s->t))
-        return;
-    sim_etcd_changed(s);
-}
+    struct cluster *e = &cluster;
 
-void sim_etcd_tick(struct sim *s, const struct sim_event *ev)
-{
-    switch ((enum etcd_tick)ev->what) {
-    case ETCD_COMMIT:
-        on_commit(s, ev->call);
-        return;
-    case ETCD_ELECT:
-        on_elect(s);
-        return;
-    case ETCD_EXPIRE:
-        on_expire(s);
-        return;
-    case ETCD_PUSH:
-        sim_etcd_push(s, ev->call);
-        return;
-    case ETCD_PATIENCE:
-        on_patience(s, ev->call);
-        return;
-    case ETCD_MEMBER_BACK:
-        on_back(s);
-        return;
-    }
-}
-
-void sim_etcd_start(struct sim *s, bool v2, size_t members)
-{
-    struct sim_etcd *e = mem_calloc(1, sizeof *e);
-
-    assert(e && members <= ETCD_MEMBERS_MAX);
-    s->etcd = e;
-    e->v2 = v2;
-    e->count = members;
+    assert(members <= ETCD_MEMBERS_MAX);
+    *e = (struct cluster){ .v2 = v2, .count = members };
+    rng_init(&e->rng, seed);
     e->store.revision = e->store.oldest = 1;
     for (size_t i = 0; i < members; i++)
         e->members[i].up = true;
-    tick_at(s, EXPIRE_US, ETCD_EXPIRE, NULL);
-}
-
-void sim_etcd_stop(struct sim *s)
-{
-    struct sim_etcd *e = s->etcd;
-
-    if (!e)
-        return;
-    while (e->pending_count)
-        forget(e, e->pending_count - 1);
-    sim_etcd_drop_watchers(s, 0, true);
-    etcd_store_fini(&e->store);
-    mem_free(e->pending);
-    mem_free(e->watchers);
-    mem_free(e);
-    s->etcd = NULL;
+    os_at(EXPIRE_US, on_expire, NULL, 0);
 }

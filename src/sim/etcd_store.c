@@ -1,31 +1,5 @@
 /* etcd_store.c - a cluster's data: keys, revisions, history, leases; see etcd.h. */
-#include <assert.h>
-#include <stdlib.h>
-
-#include "base/mem.h"
 #include "sim/etcd.h"
-
-static char *copy(const char *s)
-{
-    char *c = mem_strdup(s);
-
-    assert(c);
-    return c;
-}
-
-void etcd_store_fini(struct etcd_store *st)
-{
-    for (size_t i = 0; i < st->count; i++) {
-        mem_free(st->entries[i].key);
-        mem_free(st->entries[i].value);
-    }
-    for (size_t i = 0; i < st->change_count; i++)
-        mem_free(st->changes[i].key);
-    mem_free(st->entries);
-    mem_free(st->changes);
-    mem_free(st->leases);
-    *st = (struct etcd_store){ 0 };
-}
 
 struct etcd_entry *etcd_store_find(struct etcd_store *st, const char *key)
 {
@@ -38,13 +12,9 @@ struct etcd_entry *etcd_store_find(struct etcd_store *st, const char *key)
 
 void etcd_store_note(struct etcd_store *st, const char *key, bool deleted)
 {
-    if ((st->change_count & 63) == 0) {
-        st->changes =
-            mem_realloc_array(st->changes, st->change_count + 64, sizeof *st->changes);
-        assert(st->changes);
-    }
+    st->changes = os_grow(st->changes, st->change_count, sizeof *st->changes);
     st->changes[st->change_count++] =
-        (struct etcd_change){ st->revision, copy(key), deleted };
+        (struct etcd_change){ st->revision, os_text("%s", key), deleted };
 }
 
 /* Sets the key in the current revision. The caller adds the change to the history. */
@@ -54,32 +24,26 @@ struct etcd_entry *etcd_store_put(struct etcd_store *st, const char *key,
     struct etcd_entry *e = etcd_store_find(st, key);
 
     if (!e) {
-        st->entries = mem_realloc_array(st->entries, st->count + 1, sizeof *e);
-        assert(st->entries);
+        st->entries = os_grow(st->entries, st->count, sizeof *e);
         e = &st->entries[st->count++];
-        *e = (struct etcd_entry){ .key = copy(key), .created = st->revision };
+        *e = (struct etcd_entry){ .key = os_text("%s", key), .created = st->revision };
     }
-    mem_free(e->value);
-    e->value = copy(value);
+    e->value = os_text("%s", value);
     e->dir = dir;
     e->modified = st->revision;
     e->lease = 0;
-    e->expire_t = SIM_NEVER;
+    e->expire_t = OS_NEVER;
     return e;
 }
 
 void etcd_store_delete(struct etcd_store *st, struct etcd_entry *e)
 {
     etcd_store_note(st, e->key, true);
-    mem_free(e->key);
-    mem_free(e->value);
     *e = st->entries[--st->count];
 }
 
 void etcd_store_compact(struct etcd_store *st)
 {
-    for (size_t i = 0; i < st->change_count; i++)
-        mem_free(st->changes[i].key);
     st->change_count = 0;
     st->oldest = st->revision + 1;
 }

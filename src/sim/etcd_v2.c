@@ -4,12 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/mem.h"
 #include "sim/etcd.h"
 
 struct request {
-    char *key;                /* owned; without a slash at the end */
-    char *value, *prev_value; /* owned; NULL: not given */
+    char *key;                /* without a slash at the end */
+    char *value, *prev_value; /* NULL: not given */
     bool dir, refresh, wait, recursive, has_exist, exist;
     uint64_t prev_index, wait_index, ttl_s;
 };
@@ -24,10 +23,9 @@ static int hex(char c)
 
 static char *unescape(const char *p, size_t n)
 {
-    char *out = mem_alloc(n + 1);
+    char *out = os_alloc(n + 1);
     size_t len = 0;
 
-    assert(out);
     for (size_t i = 0; i < n; i++) {
         if (p[i] == '%' && i + 2 < n && hex(p[i + 1]) >= 0 && hex(p[i + 2]) >= 0) {
             out[len++] = (char)(hex(p[i + 1]) * 16 + hex(p[i + 2]));
@@ -50,7 +48,6 @@ static void field(struct request *r, const char *name, char *value)
     if (strcmp(name, "value") == 0 || strcmp(name, "prevValue") == 0) {
         char **to = name[0] == 'v' ? &r->value : &r->prev_value;
 
-        mem_free(*to);
         *to = value;
         return;
     }
@@ -70,7 +67,6 @@ static void field(struct request *r, const char *name, char *value)
         r->recursive = is_true(value);
     else if (strcmp(name, "prevExist") == 0)
         r->has_exist = true, r->exist = is_true(value);
-    mem_free(value);
 }
 
 static void fields(struct request *r, const char *p, const char *end)
@@ -88,10 +84,10 @@ static void fields(struct request *r, const char *p, const char *end)
     }
 }
 
-static void parse(struct request *r, const struct etcd_msg *m)
+static void parse(struct request *r, const struct etcd_request *m)
 {
     static const char root[] = "/v2/keys";
-    const char *path = (const char *)buf_data(&m->path) + sizeof root - 1;
+    const char *path = m->path + sizeof root - 1;
     const size_t n = strcspn(path, "?");
     size_t len;
 
@@ -101,44 +97,36 @@ static void parse(struct request *r, const struct etcd_msg *m)
         r->key[len - 1] = '\0';
     if (path[n] == '?')
         fields(r, path + n + 1, path + strlen(path));
-    if (buf_len(&m->body))
-        fields(r, (const char *)buf_data(&m->body),
-               (const char *)buf_data(&m->body) + buf_len(&m->body));
-}
-
-static void request_fini(struct request *r)
-{
-    mem_free(r->key);
-    mem_free(r->value);
-    mem_free(r->prev_value);
+    if (m->body.n)
+        fields(r, (const char *)m->body.p, (const char *)m->body.p + m->body.n);
 }
 
 /* ---- Answers ---- */
 
 static void put_text(struct buf *b, const char *s)
 {
-    sim_must(buf_u8(b, '"'));
+    os_must(buf_u8(b, '"'));
     for (; *s; s++) {
         if (*s == '"' || *s == '\\')
-            sim_must(buf_u8(b, '\\'));
-        sim_must(buf_u8(b, (uint8_t)*s));
+            os_must(buf_u8(b, '\\'));
+        os_must(buf_u8(b, (uint8_t)*s));
     }
-    sim_must(buf_u8(b, '"'));
+    os_must(buf_u8(b, '"'));
 }
 
 static void put_node(struct buf *b, const struct etcd_entry *e)
 {
-    sim_must(buf_append_str(b, "{\"key\":"));
+    os_must(buf_append_str(b, "{\"key\":"));
     put_text(b, e->key);
     if (e->dir) {
-        sim_must(buf_append_str(b, ",\"dir\":true"));
+        os_must(buf_append_str(b, ",\"dir\":true"));
     } else {
-        sim_must(buf_append_str(b, ",\"value\":"));
+        os_must(buf_append_str(b, ",\"value\":"));
         put_text(b, e->value);
     }
-    sim_must(buf_printf(b, ",\"modifiedIndex\":%llu,\"createdIndex\":%llu",
-                        (unsigned long long)e->modified,
-                        (unsigned long long)e->created));
+    os_must(buf_printf(b, ",\"modifiedIndex\":%llu,\"createdIndex\":%llu",
+                       (unsigned long long)e->modified,
+                       (unsigned long long)e->created));
 }
 
 static void answer(struct etcd_store *st, const char *action,
@@ -150,7 +138,7 @@ static void answer(struct etcd_store *st, const char *action,
 
     out->status = status;
     out->index = st->revision;
-    sim_must(buf_printf(b, "{\"action\":\"%s\",\"node\":", action));
+    os_must(buf_printf(b, "{\"action\":\"%s\",\"node\":", action));
     put_node(b, e);
     for (size_t i = 0; e->dir && i < st->count; i++) {
         const struct etcd_entry *c = &st->entries[i];
@@ -158,12 +146,12 @@ static void answer(struct etcd_store *st, const char *action,
         if (strncmp(c->key, e->key, n) != 0 || c->key[n] != '/' ||
             strchr(c->key + n + 1, '/'))
             continue;
-        sim_must(buf_append_str(b, first ? ",\"nodes\":[" : ","));
+        os_must(buf_append_str(b, first ? ",\"nodes\":[" : ","));
         first = false;
         put_node(b, c);
-        sim_must(buf_u8(b, '}'));
+        os_must(buf_u8(b, '}'));
     }
-    sim_must(buf_append_str(b, first ? "}}" : "]}}"));
+    os_must(buf_append_str(b, first ? "}}" : "]}}"));
 }
 
 static void error(struct etcd_store *st, long status, int code, const char *message,
@@ -171,10 +159,10 @@ static void error(struct etcd_store *st, long status, int code, const char *mess
 {
     out->status = status;
     out->index = st->revision;
-    sim_must(buf_printf(&out->body,
-                        "{\"errorCode\":%d,\"message\":\"%s\",\"cause\":\"%s\","
-                        "\"index\":%llu}",
-                        code, message, cause, (unsigned long long)st->revision));
+    os_must(buf_printf(&out->body,
+                       "{\"errorCode\":%d,\"message\":\"%s\",\"cause\":\"%s\","
+                       "\"index\":%llu}",
+                       code, message, cause, (unsigned long long)st->revision));
 }
 
 void etcd2_refuse(struct etcd_store *st, bool timed_out, struct etcd_response *out)
@@ -215,12 +203,10 @@ static void make_dirs(struct etcd_store *st, const char *key)
 {
     for (const char *slash = strchr(key + 1, '/'); slash;
          slash = strchr(slash + 1, '/')) {
-        char *dir = mem_strndup(key, (size_t)(slash - key));
+        const char *dir = os_text("%.*s", (int)(slash - key), key);
 
-        assert(dir);
         if (!etcd_store_find(st, dir))
             (void)etcd_store_put(st, dir, "", true);
-        mem_free(dir);
     }
 }
 
@@ -262,7 +248,7 @@ static void etcd_v2_on_put(struct etcd_store *st, uint64_t now_t,
         e = etcd_store_put(st, r->key, r->value ? r->value : "", r->dir);
         etcd_store_note(st, r->key, false);
     }
-    e->expire_t = r->ttl_s ? now_t + r->ttl_s * 1000000 : SIM_NEVER;
+    e->expire_t = r->ttl_s ? now_t + r->ttl_s * 1000000 : OS_NEVER;
     answer(st, fresh ? "create" : "set", e, fresh ? 201 : 200, out);
 }
 
@@ -282,7 +268,7 @@ static void on_delete(struct etcd_store *st, const struct request *r,
     etcd_store_delete(st, e);
 }
 
-void etcd2_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_msg *m,
+void etcd2_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_request *m,
                  struct etcd_response *out)
 {
     struct request r;
@@ -298,23 +284,16 @@ void etcd2_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_msg *m
     } else {
         error(st, 404, 100, "Key not found", r.key, out);
     }
-    request_fini(&r);
 }
 
-bool etcd2_is_wait(const struct etcd_msg *m, struct etcd_want *out)
+bool etcd2_is_wait(const struct etcd_request *m, struct etcd_want *out)
 {
     struct request r;
-    bool wait;
 
     if (strcmp(m->method, "GET") != 0)
         return false;
     parse(&r, m);
-    wait = r.wait;
-    if (wait) {
-        *out = (struct etcd_want){ .key = r.key, .next = r.wait_index };
-        out->end = r.recursive ? mem_printf("%s0", r.key) : NULL;
-        r.key = NULL;
-    }
-    request_fini(&r);
-    return wait;
+    *out = (struct etcd_want){ .key = r.key, .next = r.wait_index };
+    out->end = r.recursive ? os_text("%s0", r.key) : NULL;
+    return r.wait;
 }

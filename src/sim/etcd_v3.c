@@ -2,10 +2,10 @@
  * base64, as they came. */
 #include <assert.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 
 #include "base/base64.h"
-#include "base/mem.h"
 #include "sim/etcd.h"
 
 static char *decode(const json_t *o, const char *name)
@@ -16,8 +16,7 @@ static char *decode(const json_t *o, const char *name)
 
     if (!text)
         return NULL;
-    key = mem_alloc(BASE64_DECODED(strlen(text)) + 1);
-    assert(key);
+    key = os_alloc(BASE64_DECODED(strlen(text)) + 1);
     n = base64_decode((uint8_t *)key, span_str(text));
     assert(n >= 0);
     key[n] = '\0';
@@ -33,33 +32,33 @@ static int64_t number(const json_t *o, const char *name)
 
 static void header(struct buf *b, uint64_t revision)
 {
-    sim_must(buf_printf(b,
-                        "\"header\":{\"cluster_id\":\"1\",\"member_id\":\"2\","
-                        "\"revision\":\"%" PRIu64 "\",\"raft_term\":\"2\"}",
-                        revision));
+    os_must(buf_printf(b,
+                       "\"header\":{\"cluster_id\":\"1\",\"member_id\":\"2\","
+                       "\"revision\":\"%" PRIu64 "\",\"raft_term\":\"2\"}",
+                       revision));
 }
 
 static void put_key(struct buf *b, const char *key)
 {
-    sim_must(buf_append_str(b, "{\"key\":\""));
-    sim_must(base64_encode(b, span_str(key)));
+    os_must(buf_append_str(b, "{\"key\":\""));
+    os_must(base64_encode(b, span_str(key)));
 }
 
 static void put_kv(struct buf *b, const struct etcd_entry *e)
 {
     put_key(b, e->key);
-    sim_must(buf_printf(b,
-                        "\",\"create_revision\":\"%" PRIu64
-                        "\",\"mod_revision\":\"%" PRIu64 "\",\"version\":\"1\"",
-                        e->created, e->modified));
+    os_must(buf_printf(b,
+                       "\",\"create_revision\":\"%" PRIu64
+                       "\",\"mod_revision\":\"%" PRIu64 "\",\"version\":\"1\"",
+                       e->created, e->modified));
     if (e->value[0]) {
-        sim_must(buf_append_str(b, ",\"value\":\""));
-        sim_must(buf_append_str(b, e->value));
-        sim_must(buf_u8(b, '"'));
+        os_must(buf_append_str(b, ",\"value\":\""));
+        os_must(buf_append_str(b, e->value));
+        os_must(buf_u8(b, '"'));
     }
     if (e->lease)
-        sim_must(buf_printf(b, ",\"lease\":\"%" PRId64 "\"", e->lease));
-    sim_must(buf_u8(b, '}'));
+        os_must(buf_printf(b, ",\"lease\":\"%" PRId64 "\"", e->lease));
+    os_must(buf_u8(b, '}'));
 }
 
 static bool within(const char *key, const char *from, const char *end)
@@ -72,8 +71,8 @@ static bool within(const char *key, const char *from, const char *end)
 static void error(long status, int code, const char *text, struct etcd_response *out)
 {
     out->status = status;
-    sim_must(buf_printf(&out->body, "{\"error\":\"%s\",\"message\":\"%s\",\"code\":%d}",
-                        text, text, code));
+    os_must(buf_printf(&out->body, "{\"error\":\"%s\",\"message\":\"%s\",\"code\":%d}",
+                       text, text, code));
 }
 
 void etcd3_refuse(bool timed_out, struct etcd_response *out)
@@ -95,13 +94,11 @@ static void range(struct etcd_store *st, const json_t *op, struct buf *b)
     for (size_t i = 0; i < st->count; i++) {
         if (!within(st->entries[i].key, key, end))
             continue;
-        sim_must(buf_append_str(b, n++ ? "," : ",\"kvs\":["));
+        os_must(buf_append_str(b, n++ ? "," : ",\"kvs\":["));
         put_kv(b, &st->entries[i]);
     }
     if (n)
-        sim_must(buf_printf(b, "],\"count\":\"%zu\"", n));
-    mem_free(key);
-    mem_free(end);
+        os_must(buf_printf(b, "],\"count\":\"%zu\"", n));
 }
 
 static void delete_range(struct etcd_store *st, const json_t *op, struct buf *b)
@@ -116,9 +113,7 @@ static void delete_range(struct etcd_store *st, const json_t *op, struct buf *b)
         }
     }
     if (n)
-        sim_must(buf_printf(b, ",\"deleted\":\"%zu\"", n));
-    mem_free(key);
-    mem_free(end);
+        os_must(buf_printf(b, ",\"deleted\":\"%zu\"", n));
 }
 
 static void put(struct etcd_store *st, const json_t *op)
@@ -128,7 +123,6 @@ static void put(struct etcd_store *st, const json_t *op)
 
     etcd_store_put(st, key, value ? value : "", false)->lease = number(op, "lease");
     etcd_store_note(st, key, false);
-    mem_free(key);
 }
 
 static bool holds(struct etcd_store *st, const json_t *c)
@@ -141,7 +135,6 @@ static bool holds(struct etcd_store *st, const json_t *c)
         (uint64_t)number(c, create ? "create_revision" : "mod_revision");
 
     assert(create || strcmp(target, "MOD") == 0);
-    mem_free(key);
     return (e ? create ? e->created : e->modified : 0) == want;
 }
 
@@ -181,36 +174,36 @@ static void txn(struct etcd_store *st, const json_t *o, struct etcd_response *ou
     for (size_t i = 0; i < json_array_size(ops); i++)
         writes |= !json_object_get(json_array_get(ops, i), "request_range");
     st->revision += writes;
-    sim_must(buf_u8(b, '{'));
+    os_must(buf_u8(b, '{'));
     header(b, st->revision);
-    sim_must(buf_append_str(b, yes ? ",\"succeeded\":true,\"responses\":["
-                                   : ",\"responses\":["));
+    os_must(buf_append_str(b, yes ? ",\"succeeded\":true,\"responses\":["
+                                  : ",\"responses\":["));
     for (size_t i = 0; i < json_array_size(ops); i++) {
         const json_t *w = json_array_get(ops, i), *op;
 
-        sim_must(buf_append_str(b, i ? ",{" : "{"));
+        os_must(buf_append_str(b, i ? ",{" : "{"));
         if ((op = json_object_get(w, "request_put")) != NULL) {
             put(st, op);
-            sim_must(
+            os_must(
                 buf_append_str(b, "\"response_put\":{\"header\":{\"revision\":\"1\"}"));
         } else if ((op = json_object_get(w, "request_range")) != NULL) {
-            sim_must(buf_append_str(
+            os_must(buf_append_str(
                 b, "\"response_range\":{\"header\":{\"revision\":\"1\"}"));
             range(st, op, b);
         } else {
-            sim_must(buf_append_str(
+            os_must(buf_append_str(
                 b, "\"response_delete_range\":{\"header\":{\"revision\":\"1\"}"));
             delete_range(st, json_object_get(w, "request_delete_range"), b);
         }
-        sim_must(buf_append_str(b, "}}"));
+        os_must(buf_append_str(b, "}}"));
     }
-    sim_must(buf_append_str(b, "]}"));
+    os_must(buf_append_str(b, "]}"));
 }
 
 /* ---- Leases ---- */
 
-static void grant(struct etcd_store *st, uint64_t now_t, const json_t *o,
-                  struct etcd_response *out)
+static void lease_grant(struct etcd_store *st, uint64_t now_t, const json_t *o,
+                        struct etcd_response *out)
 {
     const int64_t id = number(o, "ID"), ttl = number(o, "TTL");
     const uint64_t ttl_us = (uint64_t)MAX_OF(ttl, 2) * 1000000;
@@ -219,14 +212,13 @@ static void grant(struct etcd_store *st, uint64_t now_t, const json_t *o,
         error(412, 9, "etcdserver: lease already exists", out);
         return;
     }
-    st->leases = mem_realloc_array(st->leases, st->lease_count + 1, sizeof *st->leases);
-    assert(st->leases);
+    st->leases = os_grow(st->leases, st->lease_count, sizeof *st->leases);
     st->leases[st->lease_count++] =
         (struct etcd_lease_entry){ id, ttl_us, now_t + ttl_us };
-    sim_must(buf_u8(&out->body, '{'));
+    os_must(buf_u8(&out->body, '{'));
     header(&out->body, st->revision);
-    sim_must(buf_printf(&out->body, ",\"ID\":\"%" PRId64 "\",\"TTL\":\"%" PRId64 "\"}",
-                        id, MAX_OF(ttl, 2)));
+    os_must(buf_printf(&out->body, ",\"ID\":\"%" PRId64 "\",\"TTL\":\"%" PRId64 "\"}",
+                       id, MAX_OF(ttl, 2)));
 }
 
 static void keepalive(struct etcd_store *st, uint64_t now_t, const json_t *o,
@@ -235,19 +227,19 @@ static void keepalive(struct etcd_store *st, uint64_t now_t, const json_t *o,
     const int64_t id = number(o, "ID");
     struct etcd_lease_entry *l = etcd_store_lease(st, id);
 
-    sim_must(buf_append_str(&out->body, "{\"result\":{"));
+    os_must(buf_append_str(&out->body, "{\"result\":{"));
     header(&out->body, st->revision);
-    sim_must(buf_printf(&out->body, ",\"ID\":\"%" PRId64 "\"", id));
+    os_must(buf_printf(&out->body, ",\"ID\":\"%" PRId64 "\"", id));
     if (l) {
         l->expire_t = now_t + l->ttl_us;
-        sim_must(
+        os_must(
             buf_printf(&out->body, ",\"TTL\":\"%" PRIu64 "\"", l->ttl_us / 1000000));
     }
-    sim_must(buf_append_str(&out->body, "}}"));
+    os_must(buf_append_str(&out->body, "}}"));
 }
 
-static void revoke(struct etcd_store *st, uint64_t now_t, const json_t *o,
-                   struct etcd_response *out)
+static void lease_revoke(struct etcd_store *st, uint64_t now_t, const json_t *o,
+                         struct etcd_response *out)
 {
     struct etcd_lease_entry *l = etcd_store_lease(st, number(o, "ID"));
 
@@ -257,53 +249,52 @@ static void revoke(struct etcd_store *st, uint64_t now_t, const json_t *o,
     }
     l->expire_t = 0;
     (void)etcd_store_expire(st, now_t);
-    sim_must(buf_u8(&out->body, '{'));
+    os_must(buf_u8(&out->body, '{'));
     header(&out->body, st->revision);
-    sim_must(buf_u8(&out->body, '}'));
+    os_must(buf_u8(&out->body, '}'));
 }
 
-static json_t *parse(const struct etcd_msg *m)
+static json_t *parse(const struct etcd_request *m)
 {
-    json_t *o =
-        json_loadb((const char *)buf_data(&m->body), buf_len(&m->body), 0, NULL);
+    json_t *o = json_loadb((const char *)m->body.p, m->body.n, 0, NULL);
 
     assert(o);
     return o;
 }
 
-void etcd3_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_msg *m,
+void etcd3_apply(struct etcd_store *st, uint64_t now_t, const struct etcd_request *m,
                  struct etcd_response *out)
 {
-    const char *path = (const char *)buf_data(&m->path);
+    const char *path = m->path;
     json_t *o = parse(m);
 
     out->status = 200;
     if (strcmp(path, "/v3/kv/txn") == 0) {
         txn(st, o, out);
     } else if (strcmp(path, "/v3/kv/range") == 0) {
-        sim_must(buf_u8(&out->body, '{'));
+        os_must(buf_u8(&out->body, '{'));
         header(&out->body, st->revision);
         range(st, o, &out->body);
-        sim_must(buf_u8(&out->body, '}'));
+        os_must(buf_u8(&out->body, '}'));
     } else if (strcmp(path, "/v3/lease/grant") == 0) {
-        grant(st, now_t, o, out);
+        lease_grant(st, now_t, o, out);
     } else if (strcmp(path, "/v3/lease/keepalive") == 0) {
         keepalive(st, now_t, o, out);
     } else {
         assert(strcmp(path, "/v3/lease/revoke") == 0);
-        revoke(st, now_t, o, out);
+        lease_revoke(st, now_t, o, out);
     }
     json_decref(o);
 }
 
 /* ---- Streams ---- */
 
-bool etcd3_is_watch(const struct etcd_msg *m, struct etcd_want *out)
+bool etcd3_is_watch(const struct etcd_request *m, struct etcd_want *out)
 {
     json_t *o;
     const json_t *c;
 
-    if (strcmp((const char *)buf_data(&m->path), "/v3/watch") != 0)
+    if (strcmp(m->path, "/v3/watch") != 0)
         return false;
     o = parse(m);
     c = json_object_get(o, "create_request");
@@ -317,17 +308,17 @@ bool etcd3_is_watch(const struct etcd_msg *m, struct etcd_want *out)
 
 void etcd3_created(uint64_t revision, struct buf *out)
 {
-    sim_must(buf_append_str(out, "{\"result\":{"));
+    os_must(buf_append_str(out, "{\"result\":{"));
     header(out, revision);
-    sim_must(buf_append_str(out, ",\"created\":true}}"));
+    os_must(buf_append_str(out, ",\"created\":true}}"));
 }
 
 void etcd3_canceled(uint64_t revision, uint64_t compacted, struct buf *out)
 {
-    sim_must(buf_append_str(out, "{\"result\":{"));
+    os_must(buf_append_str(out, "{\"result\":{"));
     header(out, revision);
-    sim_must(buf_printf(
-        out, ",\"canceled\":true,\"compact_revision\":\"%" PRIu64 "\"}}", compacted));
+    os_must(buf_printf(out, ",\"canceled\":true,\"compact_revision\":\"%" PRIu64 "\"}}",
+                       compacted));
 }
 
 void etcd3_events(struct etcd_store *st, const struct etcd_change *from, size_t count,
@@ -342,16 +333,16 @@ void etcd3_events(struct etcd_store *st, const struct etcd_change *from, size_t 
             (w->only_ends && !c->deleted))
             continue;
         if (first) {
-            sim_must(buf_append_str(out, "{\"result\":{"));
+            os_must(buf_append_str(out, "{\"result\":{"));
             header(out, st->revision);
         }
-        sim_must(buf_append_str(out, first ? ",\"events\":[" : ","));
+        os_must(buf_append_str(out, first ? ",\"events\":[" : ","));
         first = false;
-        sim_must(buf_append_str(out, c->deleted ? "{\"type\":\"DELETE\",\"kv\":"
-                                                : "{\"kv\":"));
+        os_must(buf_append_str(out, c->deleted ? "{\"type\":\"DELETE\",\"kv\":"
+                                               : "{\"kv\":"));
         put_key(out, c->key);
-        sim_must(buf_printf(out, "\",\"mod_revision\":\"%" PRIu64 "\"}}", c->revision));
+        os_must(buf_printf(out, "\",\"mod_revision\":\"%" PRIu64 "\"}}", c->revision));
     }
     if (!first)
-        sim_must(buf_append_str(out, "]}}"));
+        os_must(buf_append_str(out, "]}}"));
 }

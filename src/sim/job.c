@@ -1,5 +1,5 @@
 /* job.c - random jobs. The nodes, the options, and what goes wrong and when, are drawn
- * from one seed. Also has the checks of what must hold for each job. See job.h. */
+ * from one seed. check.c has what must hold. See job.h. */
 #include "sim/job.h"
 
 #include <inttypes.h>
@@ -11,10 +11,11 @@
 #include "agent/agent.h"
 #include "base/mem.h"
 #include "launch/core/derive.h"
+#include "sim/etcd.h"
 #include "store/core/reserved.h"
+#include "store/extension.h"
 #include "store/server.h"
 
-#define PORT       29400
 #define STORE_NAME "store"
 
 struct job *the_job;
@@ -26,25 +27,17 @@ static struct job only;
 
 static bool no_file(void *ctx, const char *path)
 {
-    (void)ctx;
-    (void)path;
     return false;
 }
 
 static int no_devices(void *ctx, const char *word, int64_t *n, struct muster_error *err)
 {
-    (void)ctx;
-    (void)word;
-    (void)err;
     *n = 1;
     return 0;
 }
 
 static void no_warning(void *ctx, enum derive_warning what, const char *text)
 {
-    (void)ctx;
-    (void)what;
-    (void)text;
 }
 
 struct arguments {
@@ -67,10 +60,15 @@ static void add_argument(struct arguments *w, const char *fmt, ...)
     w->count++;
 }
 
+const char *job_host_name(const struct job *j)
+{
+    return j->set.store_apart ? STORE_NAME : j->nodes[j->set.host].machine->name;
+}
+
 static void command_line(struct arguments *w, const struct job_node *n)
 {
     const struct job_settings *s = &n->job->set;
-    const char *host = s->plain ? STORE_NAME : n->job->nodes[s->host].machine->name;
+    const char *host = job_host_name(n->job);
     const bool is_static = strcmp(s->backend, "static") == 0;
 
     if (s->min_nodes == s->max_nodes)
@@ -79,7 +77,7 @@ static void command_line(struct arguments *w, const struct job_node *n)
         add_argument(w, "--nnodes=%" PRId64 ":%" PRId64, s->min_nodes, s->max_nodes);
     add_argument(w, "--nproc-per-node=%" PRId64, s->nproc);
     add_argument(w, "--max-restarts=%" PRId64, s->max_restarts);
-    add_argument(w, "--rdzv-id=sim");
+    add_argument(w, "--rdzv-id=" JOB_RUN);
     add_argument(w, "--rdzv-backend=%s", s->backend);
     if (n->job->etcd_members) {
         char list[64] = "";
@@ -99,14 +97,14 @@ static void command_line(struct arguments *w, const struct job_node *n)
     } else if (is_static) {
         add_argument(w, "--node-rank=%zu", n->index);
         add_argument(w, "--master-addr=%s", host);
-        add_argument(w, "--master-port=%d", PORT);
+        add_argument(w, "--master-port=%d", JOB_PORT);
         add_argument(w, "--rdzv-conf=timeout=%" PRIu64, s->join_s);
     } else {
-        add_argument(w, "--rdzv-endpoint=%s:%d", host, PORT);
+        add_argument(w, "--rdzv-endpoint=%s:%d", host, JOB_PORT);
         add_argument(
             w, "--rdzv-conf=join_timeout=%" PRIu64 ",last_call_timeout=%" PRIu64 "%s%s",
-            s->join_s, s->last_call_s, s->grace_ms ? ",loss_grace_ms=" : "",
-            s->grace_ms ? "1000" : "");
+            s->join_s, s->last_call_s, s->grace_ms ? ",loss_grace_ms=1000" : "",
+            n->kind == JOB_FALLBACK ? ",hosted=0" : "");
     }
     add_argument(w, "--no-python");
     add_argument(w, "work");
@@ -114,16 +112,16 @@ static void command_line(struct arguments *w, const struct job_node *n)
 
 static int run_agent(struct job_node *n, const struct launch_config *c)
 {
-    static char path[] = "PATH=/bin";
-    char *const envp[] = { path, NULL };
-    const struct log log = { .fd = -1 };
-    const struct agent_core_opts opts = {
+    static char path[] = "PATH=/bin", alone[] = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1";
+    char *const envp[] = { path, the_job->set.share ? NULL : alone, NULL };
+    const struct log_writer log = { .log = { .emit = job_log }, .fd = -1 };
+    const struct agent_opts opts = {
         .config = c, .envp = envp, .log = &log, .handle_signals = true
     };
-    struct agent_core_result r;
+    struct agent_result r;
     struct muster_error err = { 0 };
 
-    if (agent_core_run(&opts, &r, &err) != 0) {
+    if (agent_run(&opts, &r, &err) != 0) {
         n->error = err.code;
         (void)snprintf(n->text, sizeof n->text, "%.*s",
                        (int)MIN_OF(strcspn(err.text, "\n"), sizeof n->text - 1),
@@ -138,7 +136,7 @@ static int run_agent(struct job_node *n, const struct launch_config *c)
                        r.error.text);
     }
     const int code = r.exit_code;
-    agent_core_result_fini(&r);
+    agent_result_fini(&r);
     return code;
 }
 
@@ -170,8 +168,8 @@ static int agent_main(void *arg)
     os.current->asked = 0;
     os.current->fail_at = n->lives == 1 ? n->fail_alloc : 0;
     code = run_agent(n, &c);
-    if (os.current->fail_at && os.current->asked >= os.current->fail_at)
-        the_job->starved++;
+    n->starved = os.current->fail_at && os.current->asked >= os.current->fail_at;
+    the_job->starved += n->starved;
     os.current->fail_at = 0;
     launch_config_fini(&c);
     if (os.current->blocks)
@@ -194,39 +192,50 @@ static void on_agent_ended(void *ctx, struct os_process *p)
     n->ended = true;
     n->exit_code = p->exit_code;
     n->end_t = os.t;
-    n->channel = NULL;
+    n->session = NULL;
     job_node_us += os.t - n->start_t;
     os_log(n->machine->name, "ENDS with %d (why %d) %s", p->exit_code, n->why, n->text);
+    job_tell(n->machine->name, "ends with %d", p->exit_code);
     job_agent_gone(n);
-    job_etcd_life(n, false);
+    job_torch_gone(n);
+    job_etcd_life(n);
+    job_check_gone(n);
 }
 
-static void start_node(void *arg, uint64_t delay)
+static bool is_host(const struct job_node *n)
 {
-    struct job_node *n = arg;
+    const struct job *j = n->job;
 
-    (void)delay;
-    n->starts_due--;
+    return n->index == j->set.host && !j->etcd_members && !j->set.store_apart;
+}
+
+void job_start_node(void *node, uint64_t due)
+{
+    struct job_node *n = node;
+
+    n->starts_due -= (unsigned)due;
     if (!n->machine->up || (n->agent && !n->ended))
         return;
     n->ended = false;
+    n->job->epoch += is_host(n);
     n->lives++;
     n->start_t = os.t;
-    n->agent = os_process_start(n->machine, n->machine->name, agent_main, n);
+    n->agent = os_process_start(n->machine, n->machine->name,
+                                n->kind == JOB_TORCH ? job_torch_main : agent_main, n);
     n->agent->ended = on_agent_ended;
     n->agent->ended_ctx = n;
-    job_etcd_life(n, true);
+    job_etcd_life(n);
     os_log(n->machine->name, "STARTS");
 }
 
 static int store_main(void *arg);
-struct reserved __real_reserved_parse_slow(struct span name);
-struct reserved __wrap_reserved_parse_slow(struct span name);
+OS_INSTEAD_OF(reserved_parse_slow);
 
 /* To a store of torch's, our reserved keys are ordinary keys that nobody has set. */
 struct reserved __wrap_reserved_parse_slow(struct span name)
 {
-    if (os.current && os.current->main == store_main)
+    if (os.current && ((os.current->main == store_main && the_job->set.plain) ||
+                       os.current->main == job_torch_main))
         return (struct reserved){ .kind = RESERVED_NONE };
     return __real_reserved_parse_slow(name);
 }
@@ -237,9 +246,10 @@ static int store_main(void *arg)
     struct store_server *server;
     uv_loop_t *loop = os_alloc(sizeof *loop);
 
-    (void)arg;
     store_server_opts_init(&opts);
-    opts.port = PORT;
+    opts.port = JOB_PORT;
+    if (!the_job->set.plain)
+        opts.extension = &run_extension;
     (void)uv_loop_init(loop);
     if (store_server_open(loop, &opts, &server, NULL) < 0)
         return 1;
@@ -287,7 +297,7 @@ static void away_until(const struct job_node *n, uint64_t t)
     if (t <= os.t + SILENT_US)
         return;
     j->away_us += t - os.t;
-    if (n->index == j->set.host && !j->etcd_members && !j->set.plain)
+    if (is_host(n))
         j->long_outage = true; /* The others give up a host that is silent. */
 }
 
@@ -301,13 +311,20 @@ static void cut_until(const struct job_node *n, uint64_t t)
         t > os.t + SILENT_US && strcmp(the_job->set.backend, "etcd-v3") != 0;
 }
 
+static uint64_t away_t(const struct job_node *n)
+{
+    const uint64_t cut_t = MAX_OF(n->machine->out_t, n->machine->in_t);
+
+    return MAX_OF(n->agent ? n->agent->stopped_t : 0, cut_t);
+}
+
 bool job_awake(const struct job_node *n)
 {
-    uint64_t away_t = MAX_OF(n->agent->stopped_t, n->job->half_t);
+    const struct job_node *host = &n->job->nodes[n->job->set.host];
+    const uint64_t t =
+        MAX_OF(MAX_OF(away_t(n), n->job->half_t), is_host(host) ? away_t(host) : 0);
 
-    for (size_t i = 0; i < os.machine_count; i++)
-        away_t = MAX_OF(away_t, MAX_OF(os.down_t[i][n->index], os.down_t[n->index][i]));
-    return away_t == 0 || os.t > away_t + AWAKE_US;
+    return t == 0 || os.t > t + AWAKE_US;
 }
 
 static struct os_process *any_worker(void)
@@ -321,27 +338,24 @@ static struct os_process *any_worker(void)
     return found;
 }
 
-static void cut(size_t node, bool both, uint64_t until_t)
+void job_cut_node(struct job_node *n, bool both, uint64_t until_t)
 {
+    struct os_machine *m = n->machine;
     const bool out = both || os_chance(2);
 
-    for (size_t i = 0; i < os.machine_count; i++) {
-        if (i == node)
-            continue;
-        if (out)
-            os_cut(node, i, until_t);
-        if (both || !out)
-            os_cut(i, node, until_t);
-    }
+    if (out)
+        m->out_t = MAX_OF(m->out_t, until_t);
+    if (both || !out)
+        m->in_t = MAX_OF(m->in_t, until_t);
+    job_etcd_cut(n, until_t);
 }
 
 static void power_back(void *arg, uint64_t n)
 {
     struct job_node *node = arg;
 
-    (void)n;
     os_machine_on(node->machine);
-    start_node(node, 0);
+    job_start_node(node, n);
 }
 
 static void kill_node(struct job_node *n, bool power)
@@ -350,7 +364,7 @@ static void kill_node(struct job_node *n, bool power)
     const uint64_t back_t = os.t + os_random(50 * OS_MS, 5 * OS_SECOND);
 
     n->killed = true;
-    if (n->index == the_job->set.host && !the_job->etcd_members && !the_job->set.plain)
+    if (is_host(n))
         the_job->host_lost = true;
     if (power)
         os_machine_off(n->machine);
@@ -359,7 +373,7 @@ static void kill_node(struct job_node *n, bool power)
     if (again) {
         os_log("fault", "%s is back at %.3f", n->machine->name, (double)back_t / 1e6);
         n->starts_due++;
-        os_at(back_t, power ? power_back : start_node, n, 0);
+        os_at(back_t, power ? power_back : job_start_node, n, 1);
         calm_from(back_t);
     } else {
         n->given_up = true;
@@ -378,19 +392,18 @@ static void on_fault(void *arg, uint64_t kind)
     calm_from(os.t);
     switch ((enum fault)kind) {
     case FAULT_RESET:
-        (void)os_reset(n->index, OS_MACHINES, false);
+        (void)os_reset(n->machine, false);
         job_etcd_reset(n);
         return;
     case FAULT_HALF:
-        j->cuts += os_reset(n->index, OS_MACHINES, true) > 0;
+        j->cuts += os_reset(n->machine, true) > 0;
         j->half_t = os.t + HEARTBEAT_US; /* By then the other side has noticed it. */
         calm_from(j->half_t);
         return;
     case FAULT_CUT:
     case FAULT_ONE_WAY:
         j->cuts++;
-        cut(n->index, kind == FAULT_CUT, until_t);
-        job_etcd_cut(n, until_t);
+        job_cut_node(n, kind == FAULT_CUT, until_t);
         cut_until(n, until_t);
         return;
     case FAULT_KILL:
@@ -414,6 +427,8 @@ static void on_fault(void *arg, uint64_t kind)
         away_until(n, until_t);
         return;
     case FAULT_JUMP:
+        if (j->torchruns)
+            return; /* After a jump, torchrun's nodes keep evicting each other. */
         n->machine->wall_us += (int64_t)os_random(0, 240) * 1000000 - 120000000;
         n->machine->jumped_t = os.t;
         return;
@@ -470,32 +485,76 @@ void job_moment(void)
 
 /* ---- drawing a job ---- */
 
-enum theme {
-    THEME_CALM,    /* nothing goes wrong */
-    THEME_RESET,   /* connections are reset */
-    THEME_FAIL,    /* workers fail; connections are reset, clocks are set */
-    THEME_PAUSE,   /* processes are stopped for seconds to minutes */
-    THEME_STORM,   /* anything goes wrong */
-    THEME_MEMORY,  /* one allocation fails */
-    THEME_CLUSTER, /* members of the etcd cluster fail, and nothing else */
-    THEME_STARVE   /* anything goes wrong, and an allocation fails */
-};
-
 static const char *const theme_names[] = { "calm",  "reset",  "fail",    "pause",
                                            "storm", "memory", "cluster", "starve" };
 
-static void draw_settings(struct job *j, const char *backend, enum theme theme)
+/* Groups in which not all nodes are alike. */
+static const struct group {
+    const char *name;
+    bool plain;
+    enum job_kind other; /* what some nodes run */
+    unsigned one_in;     /* how many do */
+} groups[] = { { "mixed", true, JOB_TORCH, 2 },
+               { "visited", false, JOB_TORCH, 3 },
+               { "torch", true, JOB_TORCH, 1 },
+               { "fallback", false, JOB_FALLBACK, 3 } };
+
+static const struct group *group_of(const char *backend)
+{
+    for (size_t i = 0; i < ARRAY_LEN(groups); i++)
+        if (strcmp(backend, groups[i].name) == 0)
+            return &groups[i];
+    return NULL;
+}
+
+static bool is_elastic(enum job_theme theme)
+{
+    return theme == THEME_STORM || theme == THEME_STARVE || theme == THEME_PAUSE;
+}
+
+static void draw_group(struct job *j, const struct group *g, enum job_theme theme)
 {
     struct job_settings *s = &j->set;
 
-    s->plain = strcmp(backend, "plain") == 0;
-    (void)snprintf(s->backend, sizeof s->backend, "%s", s->plain ? "c10d" : backend);
+    /* Rounds change often, with faults and without. There are no spares beside
+     * torchrun, whose nodes begin a full round again and again for one that waits. */
+    if (is_elastic(theme)) {
+        s->nodes = (size_t)os_random(1, 7);
+        s->max_nodes = g->other != JOB_TORCH && os_chance(4)
+                           ? (int64_t)os_random(1, s->nodes + 1)
+                           : (int64_t)s->nodes;
+        s->min_nodes = (int64_t)os_random(1, (uint64_t)s->max_nodes + 1);
+        s->host = (size_t)os_random(0, s->nodes);
+    }
+    j->nodes = os_alloc(s->nodes * sizeof *j->nodes);
+    for (size_t i = 0; i < s->nodes; i++) {
+        const bool other = os_chance(g->one_in);
+
+        if (other && (i != s->host || s->store_apart || g->other != JOB_TORCH))
+            j->nodes[i].kind = g->other;
+        s->mixed |= j->nodes[i].kind != JOB_OURS;
+        j->torchruns += j->nodes[i].kind == JOB_TORCH;
+    }
+    /* torchrun remembers the address of the workers' store. When members come and go,
+     * only nodes whose workers serve it can go on. */
+    s->share = !j->torchruns || (!is_elastic(theme) && os_chance(2));
+    s->spare_torch = theme == THEME_RESET || theme == THEME_FAIL;
+}
+
+static void draw_settings(struct job *j, const char *backend, enum job_theme theme)
+{
+    struct job_settings *s = &j->set;
+
+    const struct group *g = group_of(backend);
+
+    s->plain = s->store_apart = strcmp(backend, "plain") == 0 || (g && g->plain);
+    (void)snprintf(s->backend, sizeof s->backend, "%s",
+                   s->plain || g ? "c10d" : backend);
+    s->share = true;
     s->nodes = (size_t)os_random(1, 5);
     s->max_nodes = (int64_t)s->nodes;
     s->min_nodes = s->max_nodes;
-    if (strcmp(backend, "static") != 0 &&
-        (theme == THEME_STORM || theme == THEME_STARVE || theme == THEME_PAUSE) &&
-        os_chance(2))
+    if (strcmp(backend, "static") != 0 && is_elastic(theme) && os_chance(2))
         s->min_nodes = (int64_t)os_random(1, s->nodes + 1);
     s->nproc = (int64_t)os_random(1, 3);
     s->max_restarts = (int64_t)os_random(0, 4);
@@ -509,6 +568,10 @@ static void draw_settings(struct job *j, const char *backend, enum theme theme)
     /* Only its workers tell a node of a static group that another one is gone. */
     s->workers_fail_with_peers = strcmp(backend, "static") == 0 || os_chance(3);
     s->import_us = os_random(0, 2 * OS_SECOND);
+    if (g)
+        draw_group(j, g, theme);
+    else
+        j->nodes = os_alloc(s->nodes * sizeof *j->nodes);
 }
 
 static void draw_world(struct job *j)
@@ -528,12 +591,12 @@ static void draw_world(struct job *j)
         n->machine = os_machine_add(name);
         n->machine->wall_us = (int64_t)os_random(0, 4 * OS_SECOND);
         n->starts_due++;
-        os_at(os_random(0, os_chance(4) ? 10 * OS_SECOND : 300 * OS_MS), start_node, n,
-              0);
+        os_at(os_random(0, os_chance(4) ? 10 * OS_SECOND : 300 * OS_MS), job_start_node,
+              n, 1);
     }
 }
 
-static void draw_faults(struct job *j, enum theme theme)
+static void draw_faults(struct job *j, enum job_theme theme)
 {
     const uint64_t span = 12 * OS_SECOND + j->set.work_us;
     const size_t count = (size_t)os_random(1, 5);
@@ -568,7 +631,7 @@ static void draw_faults(struct job *j, enum theme theme)
     }
 }
 
-/* ---- what must hold ---- */
+/* ---- playing it ---- */
 
 static bool all_ended(const struct job *j)
 {
@@ -576,145 +639,6 @@ static bool all_ended(const struct job *j)
         if (j->nodes[i].starts_due || (j->nodes[i].agent && !j->nodes[i].ended))
             return false;
     return true;
-}
-
-#define VAIN_US       (30 * OS_SECOND) /* that a node may wait for nodes that ended */
-#define HOST_WAITS_US (4 * OS_SECOND)  /* for others, before it ends with its store */
-#define WAITS_LATE_US                                                                  \
-    (45 * OS_SECOND)           /* from a loss to the wait for the next round           \
-                                */
-#define END_US (8 * OS_SECOND) /* from the end of the work to the end of the node */
-
-/* If only connections were reset, the job must run as if nothing had happened. */
-static void check_unharmed(const struct job *j)
-{
-    for (size_t i = 0; i < j->set.nodes; i++) {
-        const struct job_node *n = &j->nodes[i];
-
-        if (n->exit_code != 0)
-            os_fail("%s ends with %d, though only connections were reset: %s",
-                    n->machine->name, n->exit_code, n->text);
-        if (n->workers_started != (unsigned)j->set.nproc)
-            os_fail("%s has started %u workers instead of %" PRId64
-                    ", though only connections were reset",
-                    n->machine->name, n->workers_started, j->set.nproc);
-        if (n->end_t >
-            MAX_OF(j->done_t, j->last_fault_t) + END_US * (j->cluster_alone ? 3 : 1))
-            os_fail("%s ends %.1f s after the work was done", n->machine->name,
-                    (double)(n->end_t - j->done_t) / 1e6);
-    }
-}
-
-/* Whether the job has to succeed in spite of its faults: enough nodes are left, there
- * were no more failures than allowed, and no node was away for longer than the others
- * wait. */
-static bool could_go_on(const struct job *j)
-{
-    size_t left = 0;
-
-    for (size_t i = 0; i < j->set.nodes; i++)
-        left += !j->nodes[i].given_up;
-    return strcmp(j->set.backend, "static") != 0 && !j->host_lost && !j->long_outage &&
-           /* Whoever misses a node waits for it, but may take long to begin with it. */
-           j->away_us + WAITS_LATE_US <= j->set.join_s * OS_SECOND && j->signals == 0 &&
-           (int64_t)left >= j->set.min_nodes &&
-           /* A node that is killed may have served the store of the workers. */
-           j->worker_failures + j->kills <= j->set.max_restarts &&
-           !j->set.workers_fail_with_peers && !j->starved && !j->strays;
-}
-
-static void check_went_on(const struct job *j)
-{
-    if (j->done_t == OS_NEVER)
-        os_fail("the job could have gone on, but has not");
-    else if (j->last_fault_t > j->done_t + HOST_WAITS_US)
-        return; /* The host did not wait for a node that was cut off for so long. */
-    for (size_t i = 0; i < j->set.nodes; i++) {
-        const struct job_node *n = &j->nodes[i];
-        /* A node that was away has to stop its workers and come back in time. */
-        const uint64_t here_t =
-            n->met && n->met == j->last
-                ? n->start_t
-                : MAX_OF(MAX_OF(n->start_t, n->idle_t), j->last_fault_t);
-
-        if (n->ended && !n->given_up && n->exit_code != 0 &&
-            n->error != MUSTER_ECLOSED && /* the others had finished the work */
-            here_t + 5 * OS_SECOND < j->done_t)
-            os_fail("%s ends with %d, though its job could go on: %s", n->machine->name,
-                    n->exit_code, n->text);
-    }
-}
-
-/* A node that is done, and knows that no other node works any more, must end. It must
- * not wait for nodes that have failed or are gone. */
-static void check_no_vain_wait(const struct job *j)
-{
-    for (size_t i = 0; i < j->set.nodes; i++) {
-        const struct job_node *n = &j->nodes[i];
-        uint64_t free_t = MAX_OF(n->idle_t, j->last_fault_t);
-
-        if (strcmp(j->set.backend, "static") == 0 &&
-            j->kills + j->signals + j->cuts + j->stops)
-            return; /* They cannot know, and wait for 300 s, as torchrun does. */
-        if (!n->ended || n->exit_code != 0 || n->error ||
-            (j->starved && strcmp(j->set.backend, "static") == 0))
-            continue;
-        for (size_t k = 0; k < j->set.nodes; k++)
-            if (k != i)
-                free_t = MAX_OF(free_t, MAX_OF(j->nodes[k].end_t, j->nodes[k].idle_t));
-        if (n->end_t > free_t + VAIN_US && n->end_t != OS_NEVER)
-            os_fail("%s waits %.1f s for the others, though all of them have ended",
-                    n->machine->name, (double)(n->end_t - free_t) / 1e6);
-    }
-}
-
-/* Exit codes must be those of the manual, and every failure must have a reason. */
-static void check_reasons(const struct job *j)
-{
-    for (size_t i = 0; i < j->set.nodes; i++) {
-        const struct job_node *n = &j->nodes[i];
-        const bool explained = n->why == WHY_PEER || n->why == WHY_FAILURE ||
-                               n->why == WHY_STUCK || n->why == WHY_SIGNAL;
-
-        if (!n->ended || n->exit_code < 0) /* Killed: it could not say why. */
-            continue;
-        if (n->exit_code == 0 && n->why != WHY_SUCCESS && n->error != MUSTER_EGRACEFUL)
-            os_fail("%s ends with 0, but has not succeeded (why %d)", n->machine->name,
-                    n->why);
-        if (n->exit_code > 1 && !(n->signalled && n->exit_code == 128 + SIGTERM))
-            os_fail("%s ends with %d, which the manual does not know", n->machine->name,
-                    n->exit_code);
-        if (n->exit_code != 0 && !explained && (n->error == 0 || !n->text[0]))
-            os_fail("%s ends with %d and does not say why (%d)", n->machine->name,
-                    n->exit_code, n->why);
-        /* A SET that was lost for want of memory looks like a store that keeps nothing.
-         */
-        if ((n->error == MUSTER_EPROTO || n->error == MUSTER_ESTATE) && !j->starved)
-            os_fail("%s ends because it cannot read what another node has written: %s",
-                    n->machine->name, n->text);
-        if (n->why == WHY_SIGNAL && !n->signalled)
-            os_fail("%s was ended by a signal that nobody sent", n->machine->name);
-    }
-}
-
-static void check_end(const struct job *j, enum theme theme)
-{
-    for (size_t i = 0; i < j->set.nodes; i++) {
-        const struct job_node *n = &j->nodes[i];
-
-        if (n->ended && n->exit_code == 0 && n->error != MUSTER_EGRACEFUL &&
-            j->done_us < j->set.work_us)
-            os_fail("%s ends with 0, but the work is not done", n->machine->name);
-    }
-    if (theme == THEME_CALM || theme == THEME_RESET ||
-        (theme == THEME_CLUSTER && !job_etcd_flaps() && !j->long_outage &&
-         strcmp(j->set.backend, "etcd") != 0)) /* Its keys expire after 10 s. */
-        check_unharmed(j);
-    check_no_vain_wait(j);
-    check_reasons(j);
-    job_check_budget(j);
-    if ((theme == THEME_STORM || theme == THEME_PAUSE) && could_go_on(j))
-        check_went_on(j);
 }
 
 /* When every node must have ended: after all waits that the manual limits, one after
@@ -725,24 +649,84 @@ static uint64_t limit_of(const struct job *j)
            (3 * j->set.join_s + 300 + 300 + 60) * OS_SECOND + 4 * j->set.work_us;
 }
 
-bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
-{
-    enum theme theme = THEME_STORM;
+/* ---- a job by hand: script.c, crowd.c ---- */
 
+void job_begin(uint64_t seed, bool loud, size_t room)
+{
     os_begin(seed, loud);
+    os.send_room = 1 << 20;
+    cluster.count = 0;
     the_job = &only;
     only = (struct job){ .done_t = OS_NEVER };
+    only.set = (struct job_settings){ .backend = "c10d",
+                                      .min_nodes = 1,
+                                      .max_nodes = 1,
+                                      .nproc = 1,
+                                      .max_restarts = 3,
+                                      .work_us = OS_NEVER / 4,
+                                      .join_s = 600,
+                                      .last_call_s = 30,
+                                      .share = true };
+    only.nodes = os_alloc(room * sizeof *only.nodes);
+    job_check_begin();
+}
+
+void job_end(void)
+{
+    os_end();
+}
+
+struct job_node *job_add_node(enum job_kind kind, const char *name)
+{
+    struct job_node *n = &only.nodes[only.set.nodes];
+
+    *n = (struct job_node){ .job = &only, .index = only.set.nodes++, .kind = kind };
+    n->machine = os_machine_add(name);
+    only.torchruns += kind == JOB_TORCH;
+    return n;
+}
+
+void job_start_store(void *arg, uint64_t n)
+{
+    only.epoch++;
+    if (!only.store_machine)
+        only.store_machine = os_machine_add(STORE_NAME);
+    only.store = os_process_start(only.store_machine, STORE_NAME, store_main, NULL);
+}
+
+void job_stop_store(void)
+{
+    if (only.store)
+        os_signal(only.store, SIGKILL);
+}
+
+void job_fail_worker(const struct job_node *n)
+{
+    for (struct os_process *p = os.processes; p; p = p->next)
+        if (p->main == job_worker_main && p->state != OS_ENDED &&
+            p->machine == n->machine) {
+            os_signal(p, SIGSEGV);
+            return;
+        }
+}
+
+/* ---- a job by chance ---- */
+
+bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
+{
+    enum job_theme theme = THEME_STORM;
+
+    job_begin(seed, loud, 0);
     if (strcmp(faults, "any") == 0)
-        theme = (enum theme)os_random(0, ARRAY_LEN(theme_names));
+        theme = (enum job_theme)os_random(0, ARRAY_LEN(theme_names));
     for (size_t i = 0; i < ARRAY_LEN(theme_names); i++)
         if (strcmp(faults, theme_names[i]) == 0)
-            theme = (enum theme)i;
+            theme = (enum job_theme)i;
     draw_settings(&only, backend, theme);
     draw_world(&only);
     os.slow_names = theme != THEME_RESET && theme != THEME_FAIL;
-    if (only.set.plain)
-        (void)os_process_start(os_machine_add(STORE_NAME), STORE_NAME, store_main,
-                               NULL);
+    if (only.set.store_apart)
+        job_start_store(NULL, 0);
     if (strncmp(backend, "etcd", 4) == 0) {
         only.etcd_members = os_chance(2) ? 3 : 1;
         job_etcd_start(&only, backend);
@@ -766,8 +750,7 @@ bool job_play(uint64_t seed, const char *backend, const char *faults, bool loud)
     if (!os.fail[0] && !all_ended(&only))
         os_fail("no event is left, but not all nodes have ended");
     if (!os.fail[0])
-        check_end(&only, theme);
-    job_etcd_stop();
-    os_end();
+        job_check_end(&only, theme);
+    job_end();
     return !os.fail[0];
 }

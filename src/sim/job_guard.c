@@ -129,7 +129,6 @@ static void on_spawned(void *arg, uint64_t n)
     struct guard *g = h->guard;
     char name[32];
 
-    (void)n;
     if (!h->living || g->stopped || g->agent->state == OS_ENDED)
         return;
     (void)snprintf(name, sizeof name, "%s.w%u", g->node->machine->name, h->id);
@@ -161,6 +160,11 @@ static void kill_workers(struct guard *g, bool all)
     }
 }
 
+bool job_has_workers(const struct job_node *n)
+{
+    return n->guard && n->guard->living;
+}
+
 void job_agent_gone(struct job_node *n)
 {
     struct guard *g = n->guard;
@@ -174,9 +178,6 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_err
 {
     struct guard *g = os_alloc(sizeof *g);
 
-    (void)fn;
-    (void)fn_ctx;
-    (void)err;
     g->agent = os.current;
     g->node = g->agent->arg;
     g->node->guard = g;
@@ -187,7 +188,6 @@ int guard_start(guard_fn fn, void *fn_ctx, struct guard **out, struct muster_err
 int guard_watch(struct guard *g, uv_loop_t *loop, const struct guard_events *events,
                 void *ctx, struct muster_error *err)
 {
-    (void)err;
     g->events = events;
     g->ctx = ctx;
     g->watched = true;
@@ -202,9 +202,6 @@ int guard_spawn(struct guard *g, const struct guard_service *from, uint32_t id,
     struct guarded_worker *h = os_alloc(sizeof *h);
     size_t count = 0;
 
-    (void)from;
-    (void)result_fd;
-    (void)err;
     while (spec->envp[count])
         count++;
     h->worker.env = os_alloc((count + 1) * sizeof *h->worker.env);
@@ -234,31 +231,15 @@ int guard_service_start(struct guard *g, const struct guard_service_spec *spec,
                         const struct guard_service_events *events, void *ctx,
                         struct guard_service **out, struct muster_error *err)
 {
-    (void)g;
-    (void)spec;
-    (void)events;
-    (void)ctx;
-    (void)out;
     return err_set(err, MUSTER_ENOTSUP, "no services in a simulated job");
 }
 
 void guard_service_signal(struct guard_service *s, int sig)
 {
-    (void)s;
-    (void)sig;
 }
 
 void guard_service_forget(struct guard_service *s)
 {
-    (void)s;
-}
-
-static void on_term(void *arg, uint64_t sig)
-{
-    struct guarded_worker *h = arg;
-
-    if (h->living && h->worker.process)
-        os_signal(h->worker.process, (int)sig);
 }
 
 void guard_signal(struct guard *g, uint32_t id, int sig)
@@ -266,20 +247,13 @@ void guard_signal(struct guard *g, uint32_t id, int sig)
     for (struct guarded_worker *h = g->held; h; h = h->next) {
         if (h->id != id || !h->living)
             continue;
-        h->worker.told = true;
-        if (sig == SIGKILL)
-            os_at(os.t + 100, on_term, h, SIGKILL);
-        else if (the_job->set.manners == JOB_POLITE)
-            os_at(os.t + os_random(100, 20 * OS_MS), on_term, h, (uint64_t)sig);
-        else if (the_job->set.manners == JOB_SLOW)
-            os_at(os.t + os_random(OS_MS, 3 * OS_SECOND), on_term, h, (uint64_t)sig);
+        job_worker_signal(&h->worker, sig);
         return;
     }
 }
 
 int guard_adopt(struct guard *g)
 {
-    (void)g;
     return 0;
 }
 
@@ -291,23 +265,17 @@ int guard_fork_error(struct muster_error *err, int errnum)
 /* There are no files. */
 void guard_tidy(struct guard *g, const char *dir)
 {
-    (void)g;
-    (void)dir;
 }
 
 /* Simulated workers have no handlers. */
 void guard_pass_on(struct guard *g, uint32_t id, int sig)
 {
-    (void)g;
-    (void)id;
-    (void)sig;
 }
 
 static void on_leftovers_gone(void *arg, uint64_t n)
 {
     struct guard *g = arg;
 
-    (void)n;
     if (!g->leftovers || g->living)
         return;
     g->leftovers = false;
@@ -316,7 +284,6 @@ static void on_leftovers_gone(void *arg, uint64_t n)
 
 void guard_signal_leftovers(struct guard *g, int sig)
 {
-    (void)sig;
     os_at(os.t + os_random(100, 500 * OS_MS), on_leftovers_gone, g, 0);
 }
 
@@ -324,7 +291,6 @@ static void on_kill_all(void *arg, uint64_t n)
 {
     struct guard *g = arg;
 
-    (void)n;
     kill_workers(g, false);
     on_leftovers_gone(g, 0);
 }

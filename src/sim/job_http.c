@@ -1,7 +1,6 @@
-/* job_http.c - net/http.h for simulated agents: the model of an etcd cluster
- * (etcd_cluster.c) answers. The cluster has its own queue of events, which runs up to
- * the job's time whenever one of them is due. Answers go to the agent's loop, as
- * libcurl's callbacks do. */
+/* job_http.c - net/http.h for simulated agents: HTTP between them and the model of an
+ * etcd cluster (etcd_cluster.c). Answers go to the agent's loop, as libcurl's callbacks
+ * do. A request that was sent may arrive after its node has given up. */
 #include <arpa/inet.h>
 #include <assert.h>
 #include <netinet/in.h>
@@ -14,58 +13,20 @@
 #include "sim/etcd.h"
 #include "sim/job.h"
 
-static struct sim cluster;
-static bool cluster_runs;
+#define CONNECT_MS 3000u
 
-/* ---- the cluster and its time ---- */
+static struct etcd_client *clients;    /* by the index of their node */
+static struct cluster_call *all_calls; /* newest first */
 
-static void on_due(void *arg, uint64_t n);
-
-/* Runs the events of the cluster that are due, and schedules the next call. */
-static void run_cluster(void)
-{
-    struct os_process *current = os.current;
-
-    os.current = NULL; /* The memory of the cluster belongs to the simulator. */
-    (void)sim_run(&cluster, os.t);
-    os.current = current;
-    if (cluster.heap_count)
-        os_at(cluster.heap[0].t, on_due, NULL, 0);
-}
-
-static void on_due(void *arg, uint64_t n)
-{
-    (void)arg;
-    (void)n;
-    if (cluster_runs && cluster.heap_count && cluster.heap[0].t <= os.t)
-        run_cluster();
-}
+/* ---- the cluster in a job ---- */
 
 void job_etcd_start(struct job *j, const char *backend)
 {
-    struct sim_config cfg = { .seed = rng_u64(&os.rng),
-                              .delay_us = os.delay_us,
-                              .jitter_us = os.jitter_us,
-                              .quiet = true,
-                              .many = true };
-
-    (void)rdzv_settings_init(&cfg.settings, 1, 1);
-    sim_init(&cluster, &cfg);
+    clients = os_alloc(j->set.nodes * sizeof *clients);
+    all_calls = NULL;
+    cluster_start(strcmp(backend, "etcd-v3") != 0, j->etcd_members, rng_u64(&os.rng));
     for (size_t i = 0; i < j->set.nodes; i++)
-        (void)sim_add(&cluster, SIM_OURS, j->nodes[i].machine->name);
-    sim_etcd_start(&cluster, strcmp(backend, "etcd-v3") != 0, j->etcd_members);
-    cluster_runs = true;
-    run_cluster();
-}
-
-void job_etcd_stop(void)
-{
-    if (!cluster_runs)
-        return;
-    cluster_runs = false;
-    for (size_t i = 0; i < cluster.count; i++)
-        cluster.nodes[i].alive = false;
-    sim_fini(&cluster);
+        (void)rng_u64(&cluster.rng); /* so that older seeds play what they played */
 }
 
 bool job_etcd_fault(uint64_t for_us)
@@ -74,56 +35,44 @@ bool job_etcd_fault(uint64_t for_us)
                                               ETCD_FAULT_CUT, ETCD_FAULT_COMPACT,
                                               ETCD_FAULT_STREAMS };
 
-    if (!cluster_runs)
+    if (!cluster.count)
         return false;
-    run_cluster();
-    sim_etcd_fault(&cluster, faults[os_random(0, ARRAY_LEN(faults))],
-                   (size_t)os_random(0, cluster.etcd->count), for_us);
-    run_cluster();
+    cluster_fault(faults[os_random(0, ARRAY_LEN(faults))],
+                  (size_t)os_random(0, cluster.count), for_us);
     return true;
 }
 
 bool job_etcd_flaps(void)
 {
-    return cluster_runs && cluster.etcd->flaps;
+    return cluster.flaps;
 }
 
 void job_etcd_cut(const struct job_node *n, uint64_t until_t)
 {
-    if (cluster_runs)
-        cluster.nodes[n->index].cut_t = MAX_OF(cluster.nodes[n->index].cut_t, until_t);
+    if (cluster.count)
+        clients[n->index].cut_t = MAX_OF(clients[n->index].cut_t, until_t);
 }
 
-void job_etcd_reset(const struct job_node *n)
-{
-    if (!cluster_runs)
-        return;
-    run_cluster();
-    sim_http_reset(&cluster.nodes[n->index]);
-    run_cluster();
-}
+/* ---- requests under way ---- */
 
-/* An agent begins or has ended: it gets no answers to an earlier agent's calls. */
-void job_etcd_life(const struct job_node *n, bool alive)
-{
-    struct sim_node *at;
-
-    if (!cluster_runs)
-        return;
-    at = &cluster.nodes[n->index];
-    while (at->calls)
-        sim_http_cancel(at->calls);
-    at->alive = alive;
-    at->boot++;
-    at->opened = 0;
-}
-
-/* ---- http.h ---- */
+/* What comes back to an agent. It waits in a queue until the agent's loop runs. */
+struct back {
+    struct back *next;
+    struct cluster_call *call;
+    struct http_call *asker; /* while it is in the queue */
+    bool line;               /* of a stream; otherwise it ends the call */
+    int status;              /* MUSTER_E* */
+    const char *why;
+    long code;
+    uint64_t index;
+    size_t n;
+    uint8_t bytes[];
+};
 
 struct http_call {
     struct http *http;
-    struct http_call *next; /* of http, newest first */
-    struct sim_call *call;  /* NULL: it has ended */
+    struct http_call *next;    /* of http, newest first */
+    struct cluster_call *call; /* NULL: it has ended */
     bool cancelled;
     bool in_callback; /* on_data runs: http_cancel() must not free the call */
     http_done_cb on_done;
@@ -132,28 +81,162 @@ struct http_call {
     struct buf body; /* of a stream: what on_data has not consumed */
 };
 
-/* An answer, or a line of a stream, that the agent has not got yet. */
-struct back {
-    struct back *next;
-    struct http_call *call;
-    bool line, sent;
-    int status;
-    long code;
-    uint64_t index;
-    char why[100];
-    size_t n;
-    uint8_t bytes[];
-};
-
 struct http {
     uv_async_t async;
-    struct sim_node *node;
+    struct etcd_client *client;
     struct http_call *calls; /* owned; each is freed when it has ended, or with this */
     struct back *first, *last;
     char local[INET_ADDRSTRLEN];
     void (*closed)(void *ctx);
     void *closed_ctx;
 };
+
+static uint64_t delay(void)
+{
+    return os.delay_us + (os.jitter_us ? rng_below(&cluster.rng, os.jitter_us) : 0);
+}
+
+/* Nothing passes to or from a node until its cut is over. */
+static uint64_t arrival(const struct etcd_client *n)
+{
+    return MAX_OF(os.t, n->cut_t) + delay();
+}
+
+static struct back *back_new(struct cluster_call *c, int status, const char *why,
+                             struct span body)
+{
+    struct back *b = os_alloc(sizeof *b + body.n);
+
+    b->call = c;
+    b->status = status;
+    b->why = why;
+    b->n = body.n;
+    if (body.n)
+        memcpy(b->bytes, body.p, body.n);
+    return b;
+}
+
+/* Puts it into the queue of the agent that asked. */
+static void back_deliver(struct back *b)
+{
+    struct cluster_call *c = b->call;
+    struct http *h = c->asker->http;
+
+    b->asker = c->asker;
+    if (!b->line) {
+        c->gone = true;
+        c->asker->call = NULL;
+        c->asker = NULL;
+    }
+    if (h->last)
+        h->last->next = b;
+    else
+        h->first = b;
+    h->last = b;
+    (void)uv_async_send(&h->async);
+}
+
+static void on_back(void *arg, uint64_t n)
+{
+    struct back *b = arg;
+    const unsigned bit = 1u << b->call->member;
+    unsigned *opened = &b->call->client->opened;
+
+    if (!b->call->asker)
+        return; /* Its agent does not want it any more. */
+    if (!b->line)
+        *opened = b->status ? *opened & ~bit : *opened | bit;
+    back_deliver(b);
+}
+
+static void send_back(struct back *b)
+{
+    struct cluster_call *c = b->call;
+
+    c->down_t = MAX_OF(c->down_t, arrival(c->client));
+    os_at(c->down_t, on_back, b, 0);
+}
+
+void call_answer(struct cluster_call *c, const struct etcd_response *r)
+{
+    struct back *b = back_new(c, 0, "", buf_span(&r->body));
+
+    b->code = r->status;
+    b->index = r->index;
+    if (!c->gone)
+        send_back(b);
+}
+
+void call_push(struct cluster_call *c, struct span line)
+{
+    struct back *b = back_new(c, 0, "", line);
+
+    b->line = true;
+    if (!c->gone)
+        send_back(b);
+}
+
+static struct back *broken(struct cluster_call *c)
+{
+    return back_new(c, MUSTER_EHANGUP, "the connection broke", span_of("", 0));
+}
+
+void call_break(struct cluster_call *c)
+{
+    if (!c->gone)
+        send_back(broken(c));
+    c->gone = true;
+}
+
+void call_refuse(struct cluster_call *c)
+{
+    c->sent = false;
+    send_back(back_new(c, MUSTER_EREFUSED, "connection refused", span_of("", 0)));
+}
+
+static void call_send(struct cluster_call *c, uint64_t timeout_ms)
+{
+    const struct etcd_client *n = c->client;
+    const bool open = n->opened & 1u << c->member;
+    struct back *late =
+        back_new(c, MUSTER_ETIMEDOUT, "no answer in time", span_of("", 0));
+
+    if (!open && n->cut_t > os.t) { /* It cannot even connect. */
+        os_at(os.t + 1000 * MIN_OF(timeout_ms, (uint64_t)CONNECT_MS), on_back, late, 0);
+        return;
+    }
+    c->sent = true;
+    os_at(arrival(n) + (open ? 0 : 2 * delay()), cluster_on_request, c, 0);
+    if (timeout_ms < UINT64_MAX / 2000)
+        os_at(os.t + 1000 * timeout_ms, on_back, late, 0);
+}
+
+void job_etcd_reset(const struct job_node *n)
+{
+    if (!cluster.count)
+        return;
+    for (struct cluster_call *c = all_calls; c; c = c->next)
+        if (c->client == &clients[n->index] && c->asker) {
+            c->gone = true;
+            os_at(os.t, on_back, broken(c), 0);
+        }
+    clients[n->index].opened = 0;
+}
+
+/* An agent begins or has ended: it gets no answers to an earlier agent's calls. */
+void job_etcd_life(const struct job_node *n)
+{
+    if (!cluster.count)
+        return;
+    for (struct cluster_call *c = all_calls; c; c = c->next)
+        if (c->client == &clients[n->index]) {
+            c->asker = NULL;
+            c->gone = true;
+        }
+    clients[n->index].opened = 0;
+}
+
+/* ---- http.h ---- */
 
 static void call_free(struct http_call *c)
 {
@@ -190,10 +273,11 @@ static void notify_end(struct http_call *c, const struct back *b)
     if (b->status)
         (void)err_set(&err, b->status, "%s", b->why);
     call_free(c);
-    cb(ctx, b->status, b->status ? NULL : &answer, b->sent, b->status ? &err : NULL);
+    cb(ctx, b->status, b->status ? NULL : &answer, b->call->sent,
+       b->status ? &err : NULL);
 }
 
-static void on_back(uv_async_t *async)
+static void http_on_back(uv_async_t *async)
 {
     struct http *h = async->data;
 
@@ -203,58 +287,15 @@ static void on_back(uv_async_t *async)
         h->first = b->next;
         if (!h->first)
             h->last = NULL;
-        if (b->call->cancelled) {
+        if (b->asker->cancelled) {
             if (!b->line)
-                call_free(b->call);
+                call_free(b->asker);
         } else if (b->line) {
-            notify_line(b->call, b);
+            notify_line(b->asker, b);
         } else {
-            notify_end(b->call, b);
+            notify_end(b->asker, b);
         }
     }
-}
-
-static void push(struct http_call *c, bool line, int status,
-                 const struct etcd_http *http, bool sent, const char *why)
-{
-    const size_t n = http ? http->body.n : 0;
-    struct back *b = os_alloc(sizeof *b + n);
-    struct http *h = c->http;
-
-    b->call = c;
-    b->line = line;
-    b->status = status;
-    b->sent = sent;
-    b->n = n;
-    if (http) {
-        b->code = http->status;
-        b->index = http->index;
-        if (n)
-            memcpy(b->bytes, http->body.p, n);
-    }
-    (void)snprintf(b->why, sizeof b->why, "%.90s", why ? why : "");
-    if (h->last)
-        h->last->next = b;
-    else
-        h->first = b;
-    h->last = b;
-    (void)uv_async_send(&h->async);
-}
-
-static void on_done(void *ctx, int status, const struct etcd_http *http, bool sent,
-                    const struct muster_error *err)
-{
-    struct http_call *c = ctx;
-
-    c->call = NULL;
-    push(c, false, status, http, sent, err ? err->text : NULL);
-}
-
-static void on_line(void *ctx, struct span line)
-{
-    const struct etcd_http http = { 200, 0, line };
-
-    push(ctx, true, 0, &http, true, NULL);
 }
 
 int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
@@ -264,12 +305,11 @@ int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
     const struct in_addr ip = { htonl(os.current->machine->ip) };
     struct http *h = mem_calloc(1, sizeof *h);
 
-    (void)tls;
     if (!h)
         return err_nomem(err);
-    h->node = &cluster.nodes[n->index];
+    h->client = &clients[n->index];
     (void)inet_ntop(AF_INET, &ip, h->local, sizeof h->local);
-    (void)uv_async_init(loop, &h->async, on_back);
+    (void)uv_async_init(loop, &h->async, http_on_back);
     h->async.data = h;
     *out = h;
     return 0;
@@ -277,7 +317,7 @@ int http_new(uv_loop_t *loop, const struct http_tls *tls, struct http **out,
 
 const char *http_local(const struct http *h)
 {
-    return h->node->opened ? h->local : "";
+    return h->client->opened ? h->local : "";
 }
 
 /* The member and the path of a URL like "http://etcd1:2379/v3/kv/range". */
@@ -291,30 +331,39 @@ static const char *path_of(const char *url, size_t *member)
     return path ? path : "/";
 }
 
-static const char *known_method(const char *method)
-{
-    static const char *const methods[] = { "GET", "PUT", "POST", "DELETE" };
-
-    for (size_t i = 0; i < ARRAY_LEN(methods); i++)
-        if (strcmp(method, methods[i]) == 0)
-            return methods[i];
-    return "GET";
-}
-
 /* Answers with the list of members, which every member knows without the others. */
-static void notify_members(struct http_call *c, size_t member)
+static void answer_members(struct cluster_call *c)
 {
     char list[128] = "";
-    struct etcd_http http = { 200, 0, { NULL, 0 } };
+    struct back *b;
 
-    for (size_t i = 0; i < cluster.etcd->count; i++)
+    for (size_t i = 0; i < cluster.count; i++)
         (void)snprintf(list + strlen(list), sizeof list - strlen(list),
                        "%shttp://etcd%zu:2379", i ? ", " : "", i);
-    http.body = span_str(list);
-    if (sim_etcd_member_ok(&cluster, member % cluster.etcd->count))
-        push(c, false, 0, &http, true, NULL);
-    else
-        push(c, false, MUSTER_EREFUSED, NULL, false, "connection refused");
+    c->sent = cluster_member_ok(c->member);
+    b = c->sent ? back_new(c, 0, "", span_str(list))
+                : back_new(c, MUSTER_EREFUSED, "connection refused", span_of("", 0));
+    b->code = 200;
+    back_deliver(b);
+}
+
+/* The request as the cluster keeps it. */
+static struct cluster_call *call_new(struct http_call *asker, const char *path,
+                                     const struct http_request *req, size_t member)
+{
+    struct cluster_call *c = os_alloc(sizeof *c);
+    uint8_t *body = os_alloc(req->body.n + 1);
+
+    if (req->body.n)
+        memcpy(body, req->body.p, req->body.n);
+    c->client = asker->http->client;
+    c->member = member % cluster.count;
+    c->asker = asker;
+    c->request = (struct etcd_request){ os_text("%s", req->method), os_text("%s", path),
+                                        span_of(body, req->body.n) };
+    c->next = all_calls;
+    all_calls = c;
+    return c;
 }
 
 int http_start(struct http *h, const struct http_request *req, http_done_cb on_end,
@@ -322,8 +371,6 @@ int http_start(struct http *h, const struct http_request *req, http_done_cb on_e
                struct muster_error *err)
 {
     struct http_call *c = mem_calloc(1, sizeof *c);
-    struct os_process *current = os.current;
-    struct etcd_msg m;
     size_t member;
     const char *path = path_of(req->url, &member);
 
@@ -335,40 +382,26 @@ int http_start(struct http *h, const struct http_request *req, http_done_cb on_e
     buf_init(&c->body, SIZE_MAX);
     h->calls = c;
     *out = c;
-    if (strcmp(path, "/v2/machines") == 0) {
-        notify_members(c, member);
-        return 0;
-    }
-    run_cluster();
-    os.current = NULL;
-    etcd_msg_init(&m);
-    m.method = known_method(req->method);
-    m.type = req->type ? "" : NULL;
-    sim_must(buf_append(&m.path, path, strlen(path) + 1));
-    sim_must(buf_append_span(&m.body, req->body));
-    c->call = sim_http(h->node, member % cluster.etcd->count, &m, req->timeout_ms,
-                       on_done, on_data ? on_line : NULL, c);
-    etcd_msg_fini(&m);
-    os.current = current;
-    run_cluster();
+    c->call = call_new(c, path, req, member);
+    if (strcmp(path, "/v2/machines") == 0)
+        answer_members(c->call);
+    else
+        call_send(c->call, req->timeout_ms);
     return 0;
 }
 
 void http_cancel(struct http_call *c)
 {
-    struct os_process *current = os.current;
-
     if (!c)
         return;
     c->cancelled = true;
     if (!c->call)
-        return; /* Its end is in the queue, and on_back() will free it. */
-    os.current = NULL;
-    sim_http_cancel(c->call);
-    os.current = current;
+        return; /* Its end is in the queue, and http_on_back() will free it. */
+    c->call->asker = NULL;
+    c->call->gone = true; /* A watch ends; what the member has accepted is done. */
     c->call = NULL;
     for (const struct back *b = c->http->first; b; b = b->next)
-        if (b->call == c)
+        if (b->asker == c)
             return; /* The queue still has lines of it: http_on_closed() frees it. */
     if (!c->in_callback)
         call_free(c);

@@ -1,10 +1,10 @@
 /* job_parts.c - stands in for what a simulated agent does not need: files for the
  * workers' output, the console, control groups. Its messages go to the transcript. */
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "logs/log_writer.h"
 #include "logs/worker_logs.h"
 #include "loop/defer.h"
 #include "process/cgroup.h"
@@ -24,36 +24,25 @@ static void logs_on_drained(void *ctx)
     l->cb(l->ctx);
 }
 
-int logs_open(uv_loop_t *loop, const struct launch_config *config,
-              const struct log *log, char *const *envp, struct logs **out,
-              struct muster_error *err)
+int logs_open(const struct logs_opts *opts, struct logs **out, struct muster_error *err)
 {
     struct logs *l = mem_calloc(1, sizeof *l);
 
-    (void)config;
-    (void)log;
-    (void)envp;
     if (!l)
         return err_nomem(err);
-    defer_init(&l->drained, loop, logs_on_drained, l);
+    defer_init(&l->drained, opts->loop, logs_on_drained, l);
     *out = l;
     return 0;
 }
 
 int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
 {
-    (void)l;
-    (void)attempt;
-    (void)err;
     return 0;
 }
 
 int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
                 struct logs_worker *out, struct muster_error *err)
 {
-    (void)l;
-    (void)local_rank;
-    (void)rank;
     out->out = out->err = -1;
     out->error_file = mem_strdup("");
     return out->error_file ? 0 : err_nomem(err);
@@ -61,8 +50,6 @@ int logs_worker(struct logs *l, int64_t local_rank, int64_t rank,
 
 void logs_worker_left(struct logs *l, int64_t local_rank)
 {
-    (void)l;
-    (void)local_rank;
 }
 
 void logs_drain(struct logs *l, void (*cb)(void *ctx), void *ctx)
@@ -77,7 +64,6 @@ void logs_tail(struct logs *l, int64_t local_rank, struct buf *out, bool *whole,
 {
     const char *words = job_current()->words[local_rank];
 
-    (void)l;
     if (words)
         (void)buf_append_str(out, words);
     *whole = true;
@@ -87,25 +73,21 @@ void logs_tail(struct logs *l, int64_t local_rank, struct buf *out, bool *whole,
 
 bool logs_full(const struct logs *l)
 {
-    (void)l;
     return false;
 }
 
 const char *logs_base(const struct logs *l)
 {
-    (void)l;
     return "";
 }
 
 const char *logs_temp(const struct logs *l)
 {
-    (void)l;
     return NULL;
 }
 
 const char *logs_run(const struct logs *l)
 {
-    (void)l;
     return NULL;
 }
 
@@ -116,74 +98,52 @@ static void logs_on_closed(uv_handle_t *handle)
 
 void logs_close(struct logs *l, bool tidy)
 {
-    (void)tidy;
     if (l)
         uv_close((uv_handle_t *)&l->drained.idle, logs_on_closed);
 }
 
-void note(const struct log *n, enum note_level level, enum log_place place,
-          const char *fmt, ...)
+void job_log(void *ctx, enum log_level level, enum log_place place, const char *text)
 {
     static const char letters[] = "DIWEC";
-    char text[1500];
-    va_list ap;
 
-    (void)n;
-    (void)place;
-    if (level > NOTE_DEBUG)
+    if (level > LOG_DEBUG)
         job_moment();
-    if (!os.loud)
-        return;
-    va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    text[strcspn(text, "\n")] = '\0';
-    os_log(os.current ? os.current->name : "", "%c %s", letters[level], text);
+    if (os.loud)
+        os_log(os.current ? os.current->name : "", "%c %.*s", letters[level],
+               (int)MIN_OF(strcspn(text, "\n"), 1499), text);
 }
 
-void status_line(const struct log *n, const char *text)
+void status_line(const struct log_writer *n, const char *text)
 {
-    (void)n;
-    (void)text;
 }
 
 /* Simulated workers have no memory that could be read. */
 int stacks_read(const struct stacks_read_opts *opts, struct stacks_reading **out,
                 struct muster_error *err)
 {
-    (void)opts;
-    (void)out;
     return err_set(err, MUSTER_ENOTSUP, "simulated workers have no stacks");
 }
 
 void stacks_read_cancel(struct stacks_reading *r)
 {
-    (void)r;
 }
 
 bool cgroup_name(const char *root, char *to, size_t size)
 {
-    (void)root;
-    (void)to;
-    (void)size;
     return false;
 }
 
 int64_t cgroup_oom_kills(const char *root)
 {
-    (void)root;
     return 0;
 }
 
 int64_t cgroup_memory(const char *root, enum cgroup_figure what)
 {
-    (void)root;
-    (void)what;
     return -1;
 }
 
 int64_t cgroup_cpus(const char *root)
 {
-    (void)root;
     return 0;
 }

@@ -29,31 +29,20 @@ int64_t job_worker_number(const struct job_worker *w, const char *name)
     return strtoll(job_env(w, name), NULL, 10);
 }
 
-/* ---- calls to the store, one after the other ---- */
-
-struct talk {
-    uv_loop_t loop;
-    uv_timer_t timer;
-    struct async_store *store;
-    bool done;
-    int status;
-    int64_t number;
-    char text[64];
-};
+/* ---- calls to a store, one after the other ---- */
 
 static void on_open(void *ctx, int status, const struct muster_error *err)
 {
-    struct talk *t = ctx;
+    struct job_store *t = ctx;
 
-    (void)err;
     t->status = status;
     t->done = true;
 }
 
-static void job_worker_on_reply(void *ctx, int status, const struct c10d_reply *r,
-                                const struct muster_error *err)
+void job_store_on_reply(void *ctx, int status, const struct c10d_reply *r,
+                        const struct muster_error *err)
 {
-    struct talk *t = ctx;
+    struct job_store *t = ctx;
 
     if (err)
         os_log(os.current->name, "its store: %s", err->text);
@@ -62,11 +51,11 @@ static void job_worker_on_reply(void *ctx, int status, const struct c10d_reply *
     if (status)
         return;
     t->number = r->number;
-    (void)snprintf(t->text, sizeof t->text, "%.*s", (int)r->value.n,
-                   (const char *)r->value.p);
+    buf_clear(&t->value);
+    os_must(buf_append_span(&t->value, r->value));
 }
 
-static int wait_for(struct talk *t, int rc)
+int job_store_wait(struct job_store *t, int rc)
 {
     if (rc < 0)
         return rc;
@@ -77,22 +66,71 @@ static int wait_for(struct talk *t, int rc)
     return t->status;
 }
 
-static int set(struct talk *t, const char *key, const char *value)
+const char *job_store_text(struct job_store *t)
 {
-    return wait_for(t, async_store_set(t->store, span_str(key), span_str(value),
-                                       STORE_MS, job_worker_on_reply, t, NULL));
+    const char *text;
+
+    os_must(buf_u8(&t->value, 0));
+    text = (const char *)buf_data(&t->value);
+    return text ? text : "";
 }
 
-static int get(struct talk *t, const char *key)
+void job_store_init(struct job_store *t)
 {
-    return wait_for(t, async_store_get(t->store, span_str(key), STORE_MS,
-                                       job_worker_on_reply, t, NULL));
+    (void)uv_loop_init(&t->loop);
+    (void)uv_timer_init(&t->loop, &t->timer);
+    buf_init(&t->value, SIZE_MAX);
 }
 
-static int add(struct talk *t, const char *key)
+int job_store_open(struct job_store *t, const char *host, uint16_t port,
+                   uint64_t timeout_ms)
 {
-    return wait_for(t, async_store_add(t->store, span_str(key), 1, STORE_MS,
-                                       job_worker_on_reply, t, NULL));
+    const struct store_client_opts opts = { .host = host,
+                                            .port = port,
+                                            .timeout_ms = timeout_ms };
+
+    return job_store_wait(
+        t, store_client_open(&t->loop, &opts, on_open, t, &t->store, NULL));
+}
+
+static void on_time(uv_timer_t *timer)
+{
+}
+
+/* Waits until then, or until the process is woken. If it hosts a store, its loop serves
+ * the store meanwhile. */
+void job_store_doze(struct job_store *t, uint64_t until_t)
+{
+    uv_update_time(&t->loop);
+    (void)uv_timer_start(
+        &t->timer, on_time,
+        until_t == OS_NEVER ? UINT64_MAX : (until_t - os.t + OS_MS - 1) / OS_MS, 0);
+    (void)uv_run(&t->loop, UV_RUN_ONCE);
+    (void)uv_timer_stop(&t->timer);
+}
+
+void job_store_sleep(struct job_store *t, uint64_t until_t)
+{
+    while (os.t < until_t)
+        job_store_doze(t, until_t);
+}
+
+static int set(struct job_store *t, const char *key, const char *value)
+{
+    return job_store_wait(t, async_store_set(t->store, span_str(key), span_str(value),
+                                             STORE_MS, job_store_on_reply, t, NULL));
+}
+
+static int get(struct job_store *t, const char *key)
+{
+    return job_store_wait(t, async_store_get(t->store, span_str(key), STORE_MS,
+                                             job_store_on_reply, t, NULL));
+}
+
+static int add(struct job_store *t, const char *key)
+{
+    return job_store_wait(t, async_store_add(t->store, span_str(key), 1, STORE_MS,
+                                             job_store_on_reply, t, NULL));
 }
 
 /* ---- the world that it is part of ---- */
@@ -129,6 +167,7 @@ static int new_meeting(struct job_worker *w)
     }
     j->meetings[j->meeting_count] = m;
     m->world = job_worker_number(w, "WORLD_SIZE");
+    m->members = os_alloc((size_t)m->world * sizeof(void *));
     (void)snprintf(m->master, sizeof m->master, "%.40s:%.8s", job_env(w, "MASTER_ADDR"),
                    job_env(w, "MASTER_PORT"));
     m->restarts = w->counted ? job_worker_number(w, "TORCHELASTIC_RESTART_COUNT") : -1;
@@ -145,7 +184,8 @@ static void check_alone(const struct job_meeting *m)
         const struct job_worker *w = p->arg;
 
         if (p->main == job_worker_main && p->state != OS_ENDED && w->meeting != m &&
-            w->meeting && w->round < m->round && !w->told && job_awake(w->node))
+            w->meeting && w->round < m->round && !w->told &&
+            w->node->kind != JOB_TORCH && job_awake(w->node))
             os_fail("%s of round %" PRId64
                     " lives beside the whole world of round %" PRId64,
                     p->name, w->round, m->round);
@@ -168,14 +208,15 @@ static void join_meeting(struct job_worker *w, size_t index)
      * address of the round before, as torchrun's store has, and cannot keep the worker
      * out. Otherwise it must not come here. */
     if (m && (world != m->world || (rank < m->world && m->members[rank])) &&
-        (the_job->set.plain || strcmp(the_job->set.backend, "c10d") != 0) &&
+        (the_job->set.plain || the_job->set.mixed ||
+         strcmp(the_job->set.backend, "c10d") != 0) &&
         the_job->last_fault_t && !w->node->killed) {
         the_job->strays++;
         os_log(w->process->name, "has come to a later world");
         return;
     }
     if (!m || world != m->world || rank < 0 || rank >= world ||
-        world > JOB_NODES * JOB_NPROC) {
+        world > (int64_t)the_job->set.nodes * the_job->set.nproc) {
         os_fail("%s is rank %" PRId64 " of %" PRId64 " in a world of %" PRId64,
                 w->process->name, rank, world, m ? m->world : -1);
         return;
@@ -225,6 +266,9 @@ void job_worker_ended(struct job_worker *w)
                                   .echo = w->process->exit_code > 0,
                                   .met = m != NULL,
                                   .told = w->told };
+    if (w->process->exit_code != 0 && !w->told)
+        job_tell(w->node->machine->name, "loses its worker of rank %" PRId64,
+                 job_worker_number(w, "RANK"));
     w->node->idle_t = os.t;
     job_moment();
     if (!m)
@@ -245,46 +289,47 @@ void job_worker_ended(struct job_worker *w)
 
 /* ---- its life ---- */
 
-static void on_time(uv_timer_t *timer)
+static void on_term(void *arg, uint64_t sig)
 {
-    (void)timer;
+    struct job_worker *w = arg;
+
+    if (w->process && w->process->state != OS_ENDED)
+        os_signal(w->process, (int)sig);
 }
 
-/* Waits until then, or until the process is woken. If this worker hosts the store, its
- * loop serves the store meanwhile. */
-static void doze(struct talk *t, uint64_t until_t)
+/* Its agent tells it to end. How soon it does depends on its manners. */
+void job_worker_signal(struct job_worker *w, int sig)
 {
-    uv_update_time(&t->loop);
-    (void)uv_timer_start(
-        &t->timer, on_time,
-        until_t == OS_NEVER ? UINT64_MAX : (until_t - os.t + OS_MS - 1) / OS_MS, 0);
-    (void)uv_run(&t->loop, UV_RUN_ONCE);
-    (void)uv_timer_stop(&t->timer);
+    w->told = true;
+    if (sig == SIGKILL)
+        os_at(os.t + 100, on_term, w, SIGKILL);
+    else if (the_job->set.manners == JOB_POLITE)
+        os_at(os.t + os_random(100, 20 * OS_MS), on_term, w, (uint64_t)sig);
+    else if (the_job->set.manners == JOB_SLOW)
+        os_at(os.t + os_random(OS_MS, 3 * OS_SECOND), on_term, w, (uint64_t)sig);
 }
 
-static void sleep_until(struct talk *t, uint64_t until_t)
-{
-    while (os.t < until_t)
-        doze(t, until_t);
-}
-
-static int meet(struct job_worker *w, struct talk *t)
+static int meet(struct job_worker *w, struct job_store *t)
 {
     const int64_t world = job_worker_number(w, "WORLD_SIZE"),
                   rank = job_worker_number(w, "RANK");
-    const char *meeting = "meeting", *count = "meeting/count", *go = "meeting/go";
-    char text[32];
+    char meeting[32], count[40], go[40], text[32];
     int rc = 0;
 
     /* As in torch, the keys of all attempts are the same, since each attempt begins
-     * with an empty store. */
+     * with an empty store. A store that a torchrun serves is not emptied, which would
+     * cost its jobs more than we want to know of here. */
+    (void)snprintf(meeting, sizeof meeting, "meeting%" PRId64,
+                   the_job->torchruns ? w->round : 0);
+    (void)snprintf(count, sizeof count, "%s/count", meeting);
+    (void)snprintf(go, sizeof go, "%s/go", meeting);
     if (rank == 0) {
         (void)snprintf(text, sizeof text, "%d", new_meeting(w));
         rc = set(t, meeting, text);
     }
     if (rc == 0)
         rc = get(t, meeting);
-    (void)snprintf(text, sizeof text, "%.20s", t->text);
+    (void)snprintf(text, sizeof text, "%.20s", job_store_text(t));
     if (rc == 0)
         rc = add(t, count);
     if (rc == 0 && t->number == world)
@@ -296,12 +341,9 @@ static int meet(struct job_worker *w, struct talk *t)
     return rc;
 }
 
-static int open_store(struct job_worker *w, struct talk *t)
+static int open_store(struct job_worker *w, struct job_store *t)
 {
     const uint16_t port = (uint16_t)job_worker_number(w, "MASTER_PORT");
-    const struct store_client_opts opts = { .host = job_env(w, "MASTER_ADDR"),
-                                            .port = port,
-                                            .timeout_ms = STORE_MS };
     struct store_server_opts so;
     struct store_server *server;
     struct muster_error err;
@@ -315,7 +357,7 @@ static int open_store(struct job_worker *w, struct talk *t)
             return err.code;
         }
     }
-    return wait_for(t, store_client_open(&t->loop, &opts, on_open, t, &t->store, NULL));
+    return job_store_open(t, job_env(w, "MASTER_ADDR"), port, STORE_MS);
 }
 
 /* Says what a worker says that has lost its peers, and fails. */
@@ -328,17 +370,18 @@ static int fail_with(struct job_worker *w, const char *words)
 int job_worker_main(void *worker)
 {
     struct job_worker *w = worker;
-    struct talk *t = os_alloc(sizeof *t);
+    struct job_store *t = os_alloc(sizeof *t);
     struct job *j = the_job;
     int rc;
 
     os.current->spared = true;
-    (void)uv_loop_init(&t->loop);
-    (void)uv_timer_init(&t->loop, &t->timer);
+    while (j->set.idle_workers)
+        os_wait(OS_NEVER);
+    job_store_init(t);
     os_log(os.current->name, "RANK %s of %s at %s:%s, restart %s", job_env(w, "RANK"),
            job_env(w, "WORLD_SIZE"), job_env(w, "MASTER_ADDR"),
            job_env(w, "MASTER_PORT"), job_env(w, "TORCHELASTIC_RESTART_COUNT"));
-    sleep_until(t, os.t + os_random(10 * OS_MS, j->set.import_us + 11 * OS_MS));
+    job_store_sleep(t, os.t + os_random(10 * OS_MS, j->set.import_us + 11 * OS_MS));
     rc = open_store(w, t);
     if (rc == 0)
         rc = meet(w, t);
@@ -351,17 +394,17 @@ int job_worker_main(void *worker)
         if (w->meeting->full_t == OS_NEVER && os.t >= late_t)
             return fail_with(w, "RuntimeError: Timed out waiting 100000ms");
         if (w->meeting->lost && j->set.workers_fail_with_peers) {
-            sleep_until(t, os.t + os_random(50 * OS_MS, OS_SECOND));
+            job_store_sleep(t, os.t + os_random(50 * OS_MS, OS_SECOND));
             return fail_with(w, "RuntimeError: Connection closed by peer");
         }
         if (w->meeting->full_t != OS_NEVER)
             late_t = OS_NEVER;
         else if (late_t == OS_NEVER)
             late_t = os.t + COLLECTIVE_US;
-        doze(t, late_t);
+        job_store_doze(t, late_t);
     }
     if (!w->meeting)
         return fail_with(w, "RuntimeError: Connection reset by peer");
-    sleep_until(t, os.t + os_random(0, 500 * OS_MS));
+    job_store_sleep(t, os.t + os_random(0, 500 * OS_MS));
     return 0;
 }

@@ -4,98 +4,66 @@
  *   muster-sim --seeds A:B [--kind K]       all of A .. B-1 (N: of 0 .. N-1); the first
  *                                           failure ends it, unless --keep-going
  *   muster-sim [--update] --case FILE...    the transcript must be the file's own
- *   muster-sim --nodes N [--kind ours]      one large group; kind hosted by default
+ *   muster-sim --nodes N                    one large group
  *
- * K: ours, mixed (some nodes follow torchrun's protocol), torch, hosted, fallback,
- * visited (hosted, but some nodes follow torchrun's protocol), or any. Or whole jobs
- * with the real drivers (job.h): job, job-c10d, job-static, and so on, which may end in
- * what goes wrong: job-c10d-calm, -reset, -fail, -storm, -memory, -starve. A failure
- * prints the command that plays it again. */
+ * K: job (a backend for each seed in turn), or a backend and what goes wrong, both as
+ * below: c10d, c10d-storm, mixed-calm. "job-" may stand before it. Backends from
+ * fallback on are groups on c10d in which not all nodes are alike: some do not use the
+ * coordinator; or they run torchrun, on a store of keys alone (mixed; torch: all of
+ * them) or on ours (visited). A failure prints the command that plays it again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sim/job.h"
-#include "sim/sim.h"
 
-static const char *const kinds[] = { "ours", "mixed", "hosted", "fallback", "visited" };
+static const char *const backends[] = { "c10d",    "plain", "static",   "etcd-v3",
+                                        "etcd-v2", "etcd",  "fallback", "mixed",
+                                        "visited", "torch" };
+static const char *const themes[] = { "calm",   "reset",   "fail",   "pause", "storm",
+                                      "memory", "cluster", "starve", "any" };
 
-static const char *kind_of(const char *kind, uint64_t seed)
+static bool parse_kind(const char *kind, uint64_t seed, const char **backend,
+                       const char **theme)
 {
-    return strcmp(kind, "any") == 0 ? kinds[seed % ARRAY_LEN(kinds)] : kind;
-}
-
-/* Kinds of whole jobs: "job", "job-<backend>", "job-<backend>-<theme>". */
-static const char *const job_backends[] = { "c10d",    "plain",   "static",
-                                            "etcd-v3", "etcd-v2", "etcd" };
-static const char *const job_themes[] = { "calm",    "reset",  "fail",
-                                          "pause",   "storm",  "memory",
-                                          "cluster", "starve", "any" };
-
-static bool job_kind(const char *kind, uint64_t seed, const char **backend,
-                     const char **theme)
-{
-    *backend = job_backends[seed % ARRAY_LEN(job_backends)];
+    *backend = backends[seed % ARRAY_LEN(backends)];
     *theme = "any";
     if (strcmp(kind, "job") == 0)
         return true;
-    for (size_t i = 0; i < ARRAY_LEN(job_backends); i++)
-        for (size_t k = 0; k < ARRAY_LEN(job_themes); k++) {
+    if (strncmp(kind, "job-", 4) == 0)
+        kind += 4;
+    for (size_t i = 0; i < ARRAY_LEN(backends); i++)
+        for (size_t k = 0; k < ARRAY_LEN(themes); k++) {
             char name[40];
 
-            *backend = job_backends[i];
-            *theme = job_themes[k];
-            (void)snprintf(name, sizeof name, "job-%s-%s", *backend, *theme);
-            if (strcmp(kind, name) == 0)
-                return true;
-            (void)snprintf(name, sizeof name, "job-%s", *backend);
-            if (strcmp(*theme, "any") == 0 && strcmp(kind, name) == 0)
+            *backend = backends[i];
+            *theme = themes[k];
+            (void)snprintf(name, sizeof name, "%s-%s", *backend, *theme);
+            if (strcmp(kind, name) == 0 ||
+                (strcmp(*theme, "any") == 0 && strcmp(kind, *backend) == 0))
                 return true;
         }
     return false;
-}
-
-static bool play_job(uint64_t seed, const char *kind, bool loud, char *fail,
-                     size_t size)
-{
-    const char *backend, *theme;
-
-    if (job_kind(kind, seed, &backend, &theme) && job_play(seed, backend, theme, loud))
-        return true;
-    (void)snprintf(fail, size, "%s", os.fail);
-    return false;
-}
-
-static bool play_one(uint64_t seed, const char *kind, bool loud, uint64_t *node_us,
-                     char *fail, size_t size)
-{
-    if (strncmp(kind, "job", 3) != 0)
-        return sim_play(seed, kind, loud, node_us, fail, size);
-    job_node_us = 0;
-    if (!play_job(seed, kind, loud, fail, size))
-        return false;
-    *node_us += job_node_us;
-    return true;
 }
 
 static int play(uint64_t from, uint64_t to, const char *kind, bool loud, bool go_on)
 {
     unsigned long long broken = 0;
     const double begin = sim_cpu_seconds();
-    uint64_t node_us = 0;
-    char fail[1024];
     double used;
 
+    job_node_us = 0;
     for (uint64_t seed = from; seed < to; seed++) {
-        const char *k = kind_of(kind, seed);
+        const char *backend, *theme;
 
-        if (!play_one(seed, k, loud, &node_us, fail, sizeof fail)) {
-            printf("FAILED %s\nplay it again: muster-sim --seed %llu --kind %s -v\n",
-                   fail, (unsigned long long)seed, k);
-            if (!go_on)
-                return 1;
-            broken++;
-        }
+        if (parse_kind(kind, seed, &backend, &theme) &&
+            job_play(seed, backend, theme, loud))
+            continue;
+        printf("FAILED %s\nplay it again: muster-sim --seed %llu --kind %s -v\n",
+               os.fail, (unsigned long long)seed, kind);
+        if (!go_on)
+            return 1;
+        broken++;
     }
     used = sim_cpu_seconds() - begin;
     if (broken) {
@@ -106,8 +74,8 @@ static int play(uint64_t from, uint64_t to, const char *kind, bool loud, bool go
     printf("%llu seeds of kind %s: every promise kept; %.1f simulated node-hours in "
            "%.2f s "
            "of CPU, %.0f node-hours a second\n",
-           (unsigned long long)(to - from), kind, (double)node_us / 3.6e9, used,
-           (double)node_us / 3.6e9 / used);
+           (unsigned long long)(to - from), kind, (double)job_node_us / 3.6e9, used,
+           (double)job_node_us / 3.6e9 / used);
     return 0;
 }
 
@@ -152,7 +120,7 @@ static int run_case(const char *path, bool update)
     bool same;
 
     buf_init(&out, SIZE_MAX);
-    rc = sim_script(want, &out);
+    rc = script_play(want, &out);
     (void)buf_u8(&out, 0);
     same = strcmp(want, (const char *)buf_data(&out)) == 0;
     if (!same && update) {
@@ -180,18 +148,6 @@ struct options {
     bool loud, update, go_on;
     int cases; /* the index of the first FILE, or 0 */
 };
-
-static bool known(const char *kind)
-{
-    const char *backend, *theme;
-
-    if (job_kind(kind, 0, &backend, &theme))
-        return true;
-    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
-        if (strcmp(kind, kinds[i]) == 0)
-            return true;
-    return strcmp(kind, "any") == 0 || strcmp(kind, "torch") == 0;
-}
 
 static bool number(const char *text, unsigned long long *out, const char **rest)
 {
@@ -221,7 +177,7 @@ static bool seeds(const char *text, struct options *o)
 /* Reads an option with a value; false if it is not known, or the value is wrong. */
 static bool valued(const char *name, const char *value, struct options *o)
 {
-    const char *rest = "";
+    const char *rest = "", *backend, *theme;
 
     if (strcmp(name, "--seed") == 0) {
         const bool ok = number(value, &o->from, &rest) && *rest == '\0';
@@ -234,7 +190,7 @@ static bool valued(const char *name, const char *value, struct options *o)
     if (strcmp(name, "--nodes") == 0)
         return number(value, &o->nodes, &rest) && *rest == '\0' && o->nodes > 0;
     o->kind = value;
-    return strcmp(name, "--kind") == 0 && known(value);
+    return strcmp(name, "--kind") == 0 && parse_kind(value, 0, &backend, &theme);
 }
 
 static bool read_options(int argc, char **argv, struct options *o)
@@ -262,27 +218,23 @@ static bool read_options(int argc, char **argv, struct options *o)
 
 int main(int argc, char **argv)
 {
-    struct options o = { .to = 1000, .kind = "any" };
+    struct options o = { .to = 1000, .kind = "job" };
     int failed = 0;
 
     if (!read_options(argc, argv, &o)) {
         fprintf(stderr, "usage: muster-sim [--seed N | --seeds A:B | --nodes N] "
                         "[--kind K] [-v] [--keep-going] | [--update] --case FILE...\n"
-                        "K: any, torch");
-        for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
-            fprintf(stderr, ", %s", kinds[i]);
-        fprintf(stderr, ", job[-BACKEND[-THEME]] with BACKEND: ");
-        for (size_t i = 0; i < ARRAY_LEN(job_backends); i++)
-            fprintf(stderr, "%s%s", i ? ", " : "", job_backends[i]);
+                        "K: job, or [job-]BACKEND[-THEME] with BACKEND: ");
+        for (size_t i = 0; i < ARRAY_LEN(backends); i++)
+            fprintf(stderr, "%s%s", i ? ", " : "", backends[i]);
         fprintf(stderr, "; THEME: ");
-        for (size_t i = 0; i < ARRAY_LEN(job_themes); i++)
-            fprintf(stderr, "%s%s", i ? ", " : "", job_themes[i]);
+        for (size_t i = 0; i < ARRAY_LEN(themes); i++)
+            fprintf(stderr, "%s%s", i ? ", " : "", themes[i]);
         fprintf(stderr, "\n");
         return 2;
     }
     if (o.nodes)
-        return sim_crowd((size_t)o.nodes,
-                         strcmp(o.kind, "ours") == 0 ? SIM_OURS : SIM_HOSTED);
+        return crowd_play((size_t)o.nodes);
     if (!o.cases)
         return play(o.from, o.to, o.kind, o.loud, o.go_on);
     for (int i = o.cases; i < argc; i++)

@@ -16,10 +16,11 @@
 
 #include "base/base.h"
 #include "base/rng.h"
+#include "muster/error.h"
 
 #define OS_NEVER    UINT64_MAX
-#define OS_MACHINES 12
-#define OS_FD_BASE  (1 << 20) /* descriptors from here on are simulated */
+#define OS_FIRST_IP 0x0a000001u /* of the first machine; the others follow */
+#define OS_FD_BASE  (1 << 20)   /* descriptors from here on are simulated */
 #define OS_SECOND   UINT64_C(1000000)
 #define OS_MS       UINT64_C(1000)
 #define OS_WALL_US  1767323045000000ll /* the wall clocks when the job begins */
@@ -33,10 +34,12 @@ struct os_machine {
     size_t index;
     uint32_t ip; /* 10.0.0.<index + 1>, in host order */
     bool up;
-    int64_t wall_us;   /* how far its wall clock is ahead */
-    uint64_t jumped_t; /* when that last changed */
-    uint64_t boot_us;  /* how long before the job its monotonic clock began */
+    uint64_t out_t, in_t; /* until when nothing leaves it, and nothing reaches it */
+    int64_t wall_us;      /* how far its wall clock is ahead */
+    uint64_t jumped_t;    /* when that last changed */
+    uint64_t boot_us;     /* how long before the job its monotonic clock began */
     uint16_t next_port;
+    struct os_socket *listeners;
 };
 
 enum os_state { OS_READY, OS_RUNNING, OS_WAITING, OS_ENDED };
@@ -61,6 +64,7 @@ struct os_process {
     void *stack;
     uv_loop_t *loop; /* the one that it opened last; NULL: none */
     struct os_socket *sockets;
+    struct rng rng; /* if the world is steady */
     struct os_block *memory;
     size_t blocks;         /* of memory that it has not freed */
     unsigned long asked;   /* allocations so far */
@@ -82,10 +86,8 @@ struct os {
     uint64_t seq;
     struct os_event *heap; /* owned; kept for the next job */
     size_t heap_count, heap_room;
-    struct os_machine machines[OS_MACHINES];
-    size_t machine_count;
-    uint64_t down_t[OS_MACHINES]
-                   [OS_MACHINES]; /* [from][to]: until when nothing passes */
+    struct os_machine **machines; /* owned; kept for the next job */
+    size_t machine_count, machine_room;
     uint64_t delay_us, jitter_us;
     size_t send_room; /* bytes that each socket sends before writes have to wait */
     bool any_cut;     /* reads return arbitrary pieces */
@@ -94,11 +96,17 @@ struct os {
     int next_pid;
     struct os_socket *all_sockets;
     ucontext_t scheduler;
+    bool
+        steady; /* what one process draws, or sends, does not change the others' luck */
     bool loud;
     char fail[1024]; /* the first broken promise; empty: none */
 };
 
 extern struct os os;
+
+/* A function that the linker puts in the place of the one with that name: see
+ * meson.build. */
+#define OS_INSTEAD_OF(name) __typeof__(name) __wrap_##name, __real_##name
 
 /* ---- os_world.c: time, processes ---- */
 
@@ -106,6 +114,9 @@ void os_begin(uint64_t seed, bool loud);
 void os_end(void); /* kills what is left */
 
 void *os_alloc(size_t size); /* zeroed, until os_end() */
+/* Likewise: a text; and the array with room for one item more than count. */
+char *os_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void *os_grow(void *array, size_t count, size_t size);
 void os_at(uint64_t t, os_event_fn fn, void *arg, uint64_t n);
 bool os_run(uint64_t until_t);                  /* false: a promise was broken */
 uint64_t os_random(uint64_t from, uint64_t to); /* from .. to - 1 */
@@ -129,6 +140,8 @@ void os_exit(int code) __attribute__((noreturn));
 
 void os_log(const char *who, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* Aborts if rc is an error: for calls that fail only if the simulator has no memory. */
+void os_must(int rc);
 void os_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- os_mem.c ---- */
@@ -153,11 +166,9 @@ void os_keepalive(struct os_socket *s, unsigned idle_s);
 bool os_poll_ready(int fd, int events); /* UV_READABLE, UV_WRITABLE */
 int os_name(const struct os_socket *s, bool peer, struct sockaddr *to, socklen_t *n);
 
-/* Faults. */
-void os_cut(size_t from, size_t to, uint64_t until_t); /* one way */
-/* Resets the open connections between two machines; OS_MACHINES stands for any. With
- * one_side only one end of each learns it. Returns how many were reset. */
-size_t os_reset(size_t a, size_t b, bool one_side);
+/* Resets the open connections of a machine with others. With one_side only one end of
+ * each learns it. Returns how many were reset. */
+size_t os_reset(const struct os_machine *m, bool one_side);
 
 /* ---- uv_loop.c, for uv_stream.c ---- */
 

@@ -2,6 +2,7 @@
  * They answer for the process that runs, and its machine. There are no threads here:
  * the work of blocking_call.h runs on the loop, after a while. See os.h. */
 #include <arpa/inet.h>
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -18,35 +19,26 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/blocking_call.h"
+#include "rendezvous/local_identity.h"
 #include "sim/os.h"
 
-int __real_clock_gettime(clockid_t id, struct timespec *ts);
-pid_t __real_getpid(void);
-char *__real_getenv(const char *name);
-int __real_open64(const char *path, int flags, ...);
-void __real_abort(void) __attribute__((noreturn));
-
-int __wrap_clock_gettime(clockid_t id, struct timespec *ts);
-time_t __wrap_time(time_t *to);
-pid_t __wrap_getpid(void);
-char *__wrap_getenv(const char *name);
-int __wrap_gethostname(char *to, size_t n);
-int __wrap_getaddrinfo(const char *node, const char *service,
-                       const struct addrinfo *hints, struct addrinfo **out);
-void __wrap_freeaddrinfo(struct addrinfo *list);
-int __wrap_getifaddrs(struct ifaddrs **out);
-void __wrap_freeifaddrs(struct ifaddrs *list);
-int __wrap_gethostbyaddr_r(const void *addr, socklen_t len, int type,
-                           struct hostent *ret, char *buf, size_t n,
-                           struct hostent **out, int *why);
-ssize_t __wrap_getrandom(void *to, size_t n, unsigned flags);
-int __wrap_open64(const char *path, int flags, ...);
-int __wrap_sigaction(int sig, const struct sigaction *act, struct sigaction *old);
-int __wrap_kill(pid_t pid, int sig);
-void __wrap_abort(void) __attribute__((noreturn));
-void __wrap___assert_fail(const char *what, const char *file, unsigned line,
-                          const char *function) __attribute__((noreturn));
-int64_t __wrap_rdzv_next_local_id(void);
+OS_INSTEAD_OF(clock_gettime);
+OS_INSTEAD_OF(time);
+OS_INSTEAD_OF(getpid);
+OS_INSTEAD_OF(getenv);
+OS_INSTEAD_OF(gethostname);
+OS_INSTEAD_OF(getaddrinfo);
+OS_INSTEAD_OF(freeaddrinfo);
+OS_INSTEAD_OF(getifaddrs);
+OS_INSTEAD_OF(freeifaddrs);
+OS_INSTEAD_OF(gethostbyaddr_r);
+OS_INSTEAD_OF(getrandom);
+OS_INSTEAD_OF(open64);
+OS_INSTEAD_OF(sigaction);
+OS_INSTEAD_OF(kill);
+OS_INSTEAD_OF(abort);
+OS_INSTEAD_OF(__assert_fail);
+OS_INSTEAD_OF(rdzv_next_local_id);
 
 int __wrap_clock_gettime(clockid_t id, struct timespec *ts)
 {
@@ -100,8 +92,8 @@ struct answer {
 static const struct os_machine *machine_named(const char *name)
 {
     for (size_t i = 0; i < os.machine_count; i++)
-        if (strcmp(os.machines[i].name, name) == 0)
-            return &os.machines[i];
+        if (strcmp(os.machines[i]->name, name) == 0)
+            return os.machines[i];
     return NULL;
 }
 
@@ -127,7 +119,6 @@ int __wrap_getaddrinfo(const char *node, const char *service,
 
 void __wrap_freeaddrinfo(struct addrinfo *list)
 {
-    (void)list;
 }
 
 int __wrap_getifaddrs(struct ifaddrs **out)
@@ -146,7 +137,6 @@ int __wrap_getifaddrs(struct ifaddrs **out)
 
 void __wrap_freeifaddrs(struct ifaddrs *list)
 {
-    (void)list;
 }
 
 int __wrap_gethostbyaddr_r(const void *addr, socklen_t len, int type,
@@ -156,13 +146,11 @@ int __wrap_gethostbyaddr_r(const void *addr, socklen_t len, int type,
     static char *none[] = { NULL };
     uint32_t ip;
 
-    (void)len;
-    (void)type;
     memcpy(&ip, addr, sizeof ip);
     *why = HOST_NOT_FOUND;
     for (size_t i = 0; i < os.machine_count; i++)
-        if (os.machines[i].ip == ntohl(ip)) {
-            (void)snprintf(buf, n, "%s", os.machines[i].name);
+        if (os.machines[i]->ip == ntohl(ip)) {
+            (void)snprintf(buf, n, "%s", os.machines[i]->name);
             *ret = (struct hostent){ .h_name = buf, .h_aliases = none };
             *out = ret;
             return 0;
@@ -175,7 +163,6 @@ int __wrap_gethostbyaddr_r(const void *addr, socklen_t len, int type,
 
 ssize_t __wrap_getrandom(void *to, size_t n, unsigned flags)
 {
-    (void)flags;
     (void)uv_random(NULL, NULL, to, n, 0, NULL);
     return (ssize_t)n;
 }
@@ -198,8 +185,6 @@ int __wrap_open64(const char *path, int flags, ...)
 
 int __wrap_sigaction(int sig, const struct sigaction *act, struct sigaction *old)
 {
-    (void)sig;
-    (void)act;
     if (old)
         *old = (struct sigaction){ .sa_handler = SIG_DFL };
     return 0;

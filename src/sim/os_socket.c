@@ -36,11 +36,13 @@ struct queue {
 
 /* One descriptor in one epoll set. */
 struct item {
-    struct item *next_in_set, *next_of_socket;
+    struct item *next_hot, *next_of_socket;
     struct os_socket *set, *socket;
+    uint64_t order;
     uint32_t events;
     epoll_data_t data;
     bool edge, removed;
+    bool hot; /* something has happened since it was last found not to be ready */
 };
 
 struct os_socket {
@@ -69,8 +71,10 @@ struct os_socket {
     bool keepalive, probing;
     uint64_t idle_us, between_us;
     unsigned probes, missed;
+    struct os_socket *next_listener; /* of its machine */
     struct os_socket *accept_first, *accept_last, *accept_next;
-    struct item *items;    /* of an epoll set */
+    struct item *hot;      /* of an epoll set: what may be ready, the newest first */
+    uint64_t items;        /* how many were ever added to it */
     struct item *watchers; /* the epoll sets that this socket is in */
 };
 
@@ -125,6 +129,8 @@ int os_fd(const struct os_socket *s)
 
 static uint64_t delay(const struct os_machine *a, const struct os_machine *b)
 {
+    if (os.steady)
+        return a == b ? 20 : os.delay_us;
     if (a == b)
         return 20 + rng_below(&os.rng, 30);
     return os.delay_us + (os.jitter_us ? rng_below(&os.rng, os.jitter_us) : 0);
@@ -133,7 +139,7 @@ static uint64_t delay(const struct os_machine *a, const struct os_machine *b)
 /* When the link from a to b is open: now, later or never. */
 static uint64_t open_t(const struct os_machine *a, const struct os_machine *b)
 {
-    return a == b ? os.t : MAX_OF(os.t, os.down_t[a->index][b->index]);
+    return a == b ? os.t : MAX_OF(os.t, MAX_OF(a->out_t, b->in_t));
 }
 
 static bool is_open(const struct os_machine *a, const struct os_machine *b)
@@ -161,11 +167,26 @@ static struct segment *queue_take(struct queue *q)
     return s;
 }
 
+/* A set may have thousands of descriptors, of which few are ready. */
+static void item_heat(struct item *i)
+{
+    struct item **at = &i->set->hot;
+
+    if (i->hot)
+        return;
+    while (*at && (*at)->order > i->order)
+        at = &(*at)->next_hot;
+    i->next_hot = *at;
+    i->hot = true;
+    *at = i;
+}
+
 /* The socket has changed: wakes whoever waits for it. */
 static void notify(struct os_socket *s)
 {
     for (struct item *i = s->watchers; i; i = i->next_of_socket) {
         i->edge = true;
+        item_heat(i);
         if (i->set->owner)
             os_wake(i->set->owner);
     }
@@ -189,7 +210,6 @@ static void die(struct os_socket *s, int error)
 
 static void on_reset(void *arg, uint64_t n)
 {
-    (void)n;
     die(arg, ECONNRESET);
 }
 
@@ -231,7 +251,6 @@ static void on_unacked(void *arg, uint64_t n)
     struct os_socket *s = arg;
     const uint64_t limit = s->user_timeout_us ? s->user_timeout_us : UNACKED_US;
 
-    (void)n;
     s->watching_acks = false;
     if (!alive(s) || s->unacked_t == OS_NEVER)
         return;
@@ -268,7 +287,6 @@ static void on_pump(void *arg, uint64_t n)
 {
     struct os_socket *s = arg;
 
-    (void)n;
     s->pumping = false;
     while (s->tx.first) {
         const uint64_t t = open_t(s->machine, s->peer->machine);
@@ -377,7 +395,6 @@ static void on_probe(void *arg, uint64_t n)
     const struct os_machine *there = s->peer ? s->peer->machine : NULL;
     bool reached;
 
-    (void)n;
     if (!alive(s) || !there || !s->keepalive) {
         s->probing = false;
         return;
@@ -429,17 +446,13 @@ static struct os_machine *machine_at(const struct os_socket *s, uint32_t ip)
 {
     if (ip >> 24 == 127)
         return s->machine;
-    for (size_t i = 0; i < os.machine_count; i++)
-        if (os.machines[i].ip == ip)
-            return &os.machines[i];
-    return NULL;
+    return ip - OS_FIRST_IP < os.machine_count ? os.machines[ip - OS_FIRST_IP] : NULL;
 }
 
 static struct os_socket *listener_at(const struct os_machine *m, uint16_t port)
 {
-    for (struct os_socket *s = os.all_sockets; s; s = s->next)
-        if (s->machine == m && s->kind == LISTENER && s->port == port && !s->closed &&
-            !s->vanished)
+    for (struct os_socket *s = m->listeners; s; s = s->next_listener)
+        if (s->port == port && !s->closed && !s->vanished)
             return s;
     return NULL;
 }
@@ -464,7 +477,6 @@ static void on_connected(void *arg, uint64_t n)
 {
     struct os_socket *s = arg;
 
-    (void)n;
     if (s->closed || s->vanished) {
         send_reset(s->peer);
         return;
@@ -630,23 +642,13 @@ void os_sockets_close(struct os_process *p, bool power_lost)
 
 /* ---- faults ---- */
 
-void os_cut(size_t from, size_t to, uint64_t until_t)
-{
-    os.down_t[from][to] = MAX_OF(os.down_t[from][to], until_t);
-}
-
-size_t os_reset(size_t a, size_t b, bool one_side)
+size_t os_reset(const struct os_machine *m, bool one_side)
 {
     size_t count = 0;
 
     for (struct os_socket *s = os.all_sockets; s; s = s->next) {
         if (!alive(s) || !s->peer || s->machine == s->peer->machine ||
-            s->port < s->peer_port)
-            continue;
-        if ((a != OS_MACHINES && s->machine->index != a &&
-             s->peer->machine->index != a) ||
-            (b != OS_MACHINES && s->machine->index != b &&
-             s->peer->machine->index != b))
+            s->port < s->peer_port || (s->machine != m && s->peer->machine != m))
             continue;
         if ((s->owner && s->owner->spared) ||
             (s->peer->owner && s->peer->owner->spared))
@@ -685,21 +687,20 @@ static uint32_t ready(const struct item *i)
 
 static bool set_ready(const struct os_socket *set)
 {
-    for (const struct item *i = set->items; i; i = i->next_in_set)
+    for (const struct item *i = set->hot; i; i = i->next_hot)
         if (ready(i))
             return true;
     return false;
 }
 
-int __wrap_epoll_create1(int flags);
-int __wrap_epoll_ctl(int set, int op, int fd, struct epoll_event *ev);
-int __wrap_epoll_wait(int set, struct epoll_event *to, int max, int timeout);
+OS_INSTEAD_OF(epoll_create1);
+OS_INSTEAD_OF(epoll_ctl);
+OS_INSTEAD_OF(epoll_wait);
 
 int __wrap_epoll_create1(int flags)
 {
     struct os_socket *s;
 
-    (void)flags;
     (void)os_socket_new(AF_INET, &s);
     s->kind = EPOLL;
     return s->fd;
@@ -711,16 +712,15 @@ int __wrap_epoll_ctl(int set, int op, int fd, struct epoll_event *ev)
     struct item *i;
 
     assert(e && s);
-    for (i = e->items; i; i = i->next_in_set)
-        if (i->socket == s && !i->removed)
+    for (i = s->watchers; i; i = i->next_of_socket)
+        if (i->set == e && !i->removed)
             break;
     if (op == EPOLL_CTL_ADD) {
         assert(!i);
         i = os_alloc(sizeof *i);
         i->set = e;
         i->socket = s;
-        i->next_in_set = e->items;
-        e->items = i;
+        i->order = e->items++;
         i->next_of_socket = s->watchers;
         s->watchers = i;
     } else if (!i) {
@@ -734,6 +734,7 @@ int __wrap_epoll_ctl(int set, int op, int fd, struct epoll_event *ev)
     i->events = ev->events;
     i->data = ev->data;
     i->edge = true;
+    item_heat(i);
     if (ready(i) && e->owner)
         os_wake(e->owner);
     return 0;
@@ -742,42 +743,39 @@ int __wrap_epoll_ctl(int set, int op, int fd, struct epoll_event *ev)
 int __wrap_epoll_wait(int set, struct epoll_event *to, int max, int timeout)
 {
     struct os_socket *e = os_socket_of(set);
-    struct item **at = &e->items;
+    struct item **at = &e->hot;
     int n = 0;
 
     assert(timeout == 0); /* Only uv_run() waits. */
-    (void)timeout;
     while (*at && n < max) {
         struct item *i = *at;
         const uint32_t is = ready(i);
 
-        if (i->removed) {
-            *at = i->next_in_set;
+        if (!is) {
+            *at = i->next_hot;
+            i->hot = false;
             continue;
         }
-        if (is) {
-            to[n++] = (struct epoll_event){ .events = is, .data = i->data };
-            i->edge = false;
-        }
-        at = &i->next_in_set;
+        to[n++] = (struct epoll_event){ .events = is, .data = i->data };
+        i->edge = false;
+        at = &i->next_hot;
     }
     return n;
 }
 
 /* ---- the C library's calls ---- */
 
-int __real_close(int fd);
-int __wrap_close(int fd);
-int __wrap_socket(int family, int type, int protocol);
-int __wrap_bind(int fd, const struct sockaddr *a, socklen_t n);
-int __wrap_listen(int fd, int backlog);
-int __wrap_accept4(int fd, struct sockaddr *a, socklen_t *n, int flags);
-ssize_t __wrap_recv(int fd, void *to, size_t n, int flags);
-ssize_t __wrap_send(int fd, const void *p, size_t n, int flags);
-int __wrap_setsockopt(int fd, int level, int name, const void *v, socklen_t n);
-int __wrap_getsockopt(int fd, int level, int name, void *v, socklen_t *n);
-int __wrap_getsockname(int fd, struct sockaddr *a, socklen_t *n);
-int __wrap_getpeername(int fd, struct sockaddr *a, socklen_t *n);
+OS_INSTEAD_OF(close);
+OS_INSTEAD_OF(socket);
+OS_INSTEAD_OF(bind);
+OS_INSTEAD_OF(listen);
+OS_INSTEAD_OF(accept4);
+OS_INSTEAD_OF(recv);
+OS_INSTEAD_OF(send);
+OS_INSTEAD_OF(setsockopt);
+OS_INSTEAD_OF(getsockopt);
+OS_INSTEAD_OF(getsockname);
+OS_INSTEAD_OF(getpeername);
 
 int __wrap_close(int fd)
 {
@@ -793,8 +791,6 @@ int __wrap_socket(int family, int type, int protocol)
 {
     struct os_socket *s;
 
-    (void)type;
-    (void)protocol;
     return os_socket_new(family, &s);
 }
 
@@ -803,7 +799,6 @@ int __wrap_bind(int fd, const struct sockaddr *a, socklen_t n)
     struct os_socket *s = os_socket_of(fd);
     uint16_t port;
 
-    (void)n;
     if (!address_of(a, &s->ip, &port)) {
         errno = EADDRNOTAVAIL;
         return -1;
@@ -824,8 +819,9 @@ int __wrap_listen(int fd, int backlog)
 {
     struct os_socket *s = os_socket_of(fd);
 
-    (void)backlog;
     s->kind = LISTENER;
+    s->next_listener = s->machine->listeners;
+    s->machine->listeners = s;
     return 0;
 }
 
@@ -833,9 +829,6 @@ int __wrap_accept4(int fd, struct sockaddr *a, socklen_t *n, int flags)
 {
     struct os_socket *l = os_socket_of(fd), *s = l->accept_first;
 
-    (void)a;
-    (void)n;
-    (void)flags;
     if (!s) {
         errno = EAGAIN;
         return -1;
@@ -859,13 +852,11 @@ static ssize_t result(ssize_t rc)
 
 ssize_t __wrap_recv(int fd, void *to, size_t n, int flags)
 {
-    (void)flags;
     return result(os_recv(os_socket_of(fd), to, n));
 }
 
 ssize_t __wrap_send(int fd, const void *p, size_t n, int flags)
 {
-    (void)flags;
     return result(os_send(os_socket_of(fd), p, n));
 }
 
@@ -892,8 +883,6 @@ int __wrap_setsockopt(int fd, int level, int name, const void *v, socklen_t n)
 
 int __wrap_getsockopt(int fd, int level, int name, void *v, socklen_t *n)
 {
-    (void)fd;
-    (void)level;
     if (name == SO_TYPE && *n >= sizeof(int))
         *(int *)v = SOCK_STREAM;
     else

@@ -57,6 +57,32 @@ void *os_alloc(size_t size)
     return memset(p, 0, size);
 }
 
+char *os_text(const char *fmt, ...)
+{
+    va_list ap, again;
+    char *text;
+
+    assert(fmt); /* gcc sees a way to NULL under UBSan, and warns. */
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    const int n = vsnprintf(NULL, 0, fmt, ap);
+    text = os_alloc((size_t)n + 1);
+    (void)vsnprintf(text, (size_t)n + 1, fmt, again);
+    va_end(again);
+    va_end(ap);
+    return text;
+}
+
+void *os_grow(void *array, size_t count, size_t size)
+{
+    void *larger;
+
+    if (count & (count - 1)) /* It grows when its size is a power of two, or 0. */
+        return array;
+    larger = os_alloc(MAX_OF(2 * count, 1u) * size);
+    return count ? memcpy(larger, array, count * size) : larger;
+}
+
 static void free_chunks(void)
 {
     struct chunk *c;
@@ -197,7 +223,6 @@ static void on_run(void *arg, uint64_t n)
 {
     struct os_process *p = arg;
 
-    (void)n;
     if (p->state == OS_ENDED)
         return;
     if (p->stopped_t > os.t) {
@@ -253,6 +278,7 @@ struct os_process *os_process_start(struct os_machine *m, const char *name,
     p->machine = m;
     p->pid = os.next_pid++;
     p->main = main;
+    rng_init(&p->rng, (uint64_t)p->pid);
     p->arg = arg;
     p->stack = stack_take();
     if (getcontext(&p->context) < 0)
@@ -297,12 +323,18 @@ void os_stop_until(struct os_process *p, uint64_t t)
 
 struct os_machine *os_machine_add(const char *name)
 {
-    struct os_machine *m = &os.machines[os.machine_count];
+    struct os_machine *m = os_alloc(sizeof *m);
 
-    assert(os.machine_count < OS_MACHINES);
+    if (os.machine_count == os.machine_room) {
+        os.machine_room = os.machine_room ? os.machine_room * 2 : 16;
+        os.machines = realloc(os.machines, os.machine_room * sizeof(void *));
+        if (!os.machines)
+            abort();
+    }
+    os.machines[os.machine_count] = m;
     m->index = os.machine_count++;
     (void)snprintf(m->name, sizeof m->name, "%s", name);
-    m->ip = 0x0a000001u + (uint32_t)m->index;
+    m->ip = OS_FIRST_IP + (uint32_t)m->index;
     m->up = true;
     m->boot_us = os_random(1, 100000) * OS_SECOND;
     m->next_port = 40000;
@@ -327,10 +359,11 @@ void os_machine_on(struct os_machine *m)
 
 void os_begin(uint64_t seed, bool loud)
 {
-    struct os_event *heap = os.heap;
-    const size_t room = os.heap_room;
-
-    os = (struct os){ .heap = heap, .heap_room = room, .loud = loud };
+    os = (struct os){ .heap = os.heap,
+                      .heap_room = os.heap_room,
+                      .machines = os.machines,
+                      .machine_room = os.machine_room,
+                      .loud = loud };
     os.next_pid = 1000;
     rng_init(&os.rng, rng_mix(seed));
 }
@@ -356,6 +389,14 @@ void os_log(const char *who, const char *fmt, ...)
     vprintf(fmt, ap);
     va_end(ap);
     putchar('\n');
+}
+
+void os_must(int rc)
+{
+    if (rc >= 0)
+        return;
+    fprintf(stderr, "muster-sim: %s\n", muster_code_text(rc));
+    abort();
 }
 
 void os_fail(const char *fmt, ...)

@@ -1,381 +1,495 @@
-/* torch.c - a node that follows torchrun's protocol to the letter; see sim.h. It caches
- * the state for a second, polls every second, compares wall clocks, writes once for
- * each action, does not pause after a write that lost, takes its world from the
- * sanitized state, and never reconnects. The decisions are those of
- * rendezvous/core/decisions.h, which equal torch's own, case by case. */
-#include <assert.h>
+/* torch.c - a node that runs torchrun, as torch 2.13 does it (the specification is in
+ * launcher.md and rendezvous.md of PyTorch's behaviour; the decisions are those of
+ * rendezvous/core/decisions.h, which equal torch's own, case by case).
+ *
+ *   one connection    for the state, the heartbeats and the agreement on ranks. A call
+ *                     that waits holds back the heartbeats. If the connection breaks,
+ *                     the agent ends: torch's client never reconnects.
+ *   the state         is cached for a second and polled every second; who is dead is
+ *                     decided by wall clocks; one write for each action.
+ *   a round           rank and world as the sanitized state says, the workers' address
+ *                     from rank 0, ranks through role_info and assigned_ranks.
+ *   its workers       one that fails costs a restart of this node's own; a node that
+ *                     waits costs none. Whoever is done counts itself in and waits.
+ *   the end           closes the run for everybody.
+ *
+ * Unlike torchrun's, its workers die with it: nobody would look at what they do alone.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "base/mem.h"
+#include "rendezvous/core/cas_node.h"
 #include "rendezvous/core/decisions.h"
+#include "rendezvous/core/rank_exchange.h"
 #include "rendezvous/core/state_pickle.h"
-#include "sim/sim.h"
+#include "sim/job.h"
+#include "store/async_store.h"
+#include "store/server.h"
 
-enum op { OP_NONE, OP_EXIT, OP_JOIN, OP_CLOSE, OP_BEAT, OP_POLL };
+#define READ_MS    60000u           /* for each call to the store */
+#define CACHE_MS   1000u            /* for which a node does not read the state again */
+#define STOP_US    (30 * OS_SECOND) /* from SIGTERM to SIGKILL */
+#define BARRIER_US (300 * OS_SECOND)
 
-struct torch {
-    struct sim_conn *conn;
-    bool primed;  /* it has made sure that the key exists */
-    bool lost;    /* the connection broke, and torch's client never reconnects */
-    enum op op;   /* under way */
-    enum op next; /* requested while another one was under way */
-    bool asking, writing, dirty;
+struct torchrun {
+    struct job_node *node;
+    struct job_store talk;
+    struct rdzv_settings settings;
     struct rdzv_state state;
-    struct buf value, token;
-    bool whole; /* state is exactly what token encodes */
+    struct buf token; /* the state as it was read */
     bool has_token;
     uint64_t synced_ms; /* 0: never */
-    uint64_t due_ms;    /* of the operation */
-    uint64_t wake_ms;   /* until when it sleeps */
-    bool member;
-    uint64_t beat_ms, poll_ms;
+    uint64_t beat_ms;   /* when the next heartbeat is due */
+    int64_t round, rank, world;
+    char prefix[48]; /* of the round's keys */
+    char address[64];
+    char port[12];
+    bool serves; /* it has a server for workers */
+    int64_t restarts;
+    struct rank_range range;
+    struct job_worker *workers[JOB_NPROC];
 };
 
-static void go_on(struct sim_node *n);
-
-static void end_op(struct sim_node *n, int code, const char *text)
+static struct now torch_now(void)
 {
-    struct torch *o = n->core;
-    const enum op op = o->op;
-    struct rdzv_effect e = { .code = code, .text = text };
+    uv_timeval64_t tv;
 
-    o->op = OP_NONE;
-    o->dirty = false;
-    if (op == OP_BEAT)
-        o->beat_ms = sim_now(n).mono_ms + rdzv_interval_ms(&n->sim->cfg.settings);
-    if (op == OP_POLL && code == 0 && o->member) {
-        o->poll_ms = sim_now(n).mono_ms + 1000;
-        if (rdzv_count(&o->state, RDZV_WAITS)) {
-            o->member = false;
-            e.kind = RDZV_FX_NEWS;
-            e.news = RDZV_NEWS_WAITING;
-            e.count = (int64_t)rdzv_count(&o->state, RDZV_WAITS);
-            sim_notified(n, &e);
-        }
-    }
-    if (op == OP_EXIT || op == OP_JOIN) { /* EXIT ends here only with an error. */
-        e.kind = RDZV_FX_REFUSED;
-        sim_notified(n, &e);
-    }
-    if (op == OP_CLOSE) {
-        e.kind = RDZV_FX_DONE;
-        e.request = RDZV_EV_CLOSE;
-        sim_notified(n, &e);
-    }
+    (void)uv_gettimeofday(&tv);
+    return (struct now){ uv_hrtime() / 1000000,
+                         tv.tv_sec * INT64_C(1000000) + tv.tv_usec };
 }
 
-static void fail(struct sim_node *n)
+static struct rdzv_node torch_identity(void)
 {
-    struct torch *o = n->core;
-    struct rdzv_effect e = { .kind = RDZV_FX_NEWS,
-                             .news = RDZV_NEWS_BACKEND,
-                             .text = "the connection broke" };
-
-    o->lost = true;
-    if (o->op == OP_NONE || o->op == OP_BEAT || o->op == OP_POLL) {
-        o->op = OP_NONE;
-        sim_notified(n, &e); /* The poll raises an exception, and the agent ends. */
-    } else {
-        end_op(n, MUSTER_ECONN, "The connection to the C10d store has failed.");
-    }
+    return (struct rdzv_node){ span_str(os.current->machine->name), os.current->pid,
+                               0 };
 }
 
-static void joined(struct sim_node *n)
-{
-    const struct rdzv_node me = sim_identity(n);
-    struct torch *o = n->core;
-    const struct participant *m = rdzv_state_find(&o->state, &me);
-    const struct rdzv_effect e = { .kind = RDZV_FX_JOINED,
-                                   .round = o->state.round,
-                                   .rank = m->rank,
-                                   .world =
-                                       (int64_t)rdzv_count(&o->state, RDZV_PLACES) };
+/* ---- the shared state ---- */
 
-    o->op = OP_NONE;
-    o->member = true;
-    o->beat_ms = sim_now(n).mono_ms + rdzv_interval_ms(&n->sim->cfg.settings);
-    o->poll_ms = sim_now(n).mono_ms + 1000;
-    sim_notified(n, &e);
+static int torch_ask(struct torchrun *t, const struct c10d_request *req)
+{
+    return job_store_wait(&t->talk,
+                          async_store_call(t->talk.store, req, 0, READ_MS,
+                                           job_store_on_reply, &t->talk, NULL));
 }
 
-static enum rdzv_action decide(struct sim_node *n)
+static void torch_take(struct torchrun *t, bool wrote)
 {
-    struct torch *o = n->core;
-    const struct rdzv_node me = sim_identity(n);
-    const struct rdzv_view v =
-        rdzv_view_of(&o->state, &me, &n->sim->cfg.settings, sim_now(n), o->due_ms);
-
-    switch (o->op) {
-    case OP_EXIT:
-        return rdzv_exit_next(&v);
-    case OP_JOIN:
-        return rdzv_join_next(&v);
-    case OP_CLOSE:
-        return rdzv_close_next(&v);
-    case OP_BEAT:
-        return rdzv_keep_alive_next(&v);
-    case OP_POLL:
-    case OP_NONE:
-        return RDZV_FINISH;
-    }
-    return RDZV_FINISH;
-}
-
-/* Takes one action after a sync. True if the next one follows at once. */
-static bool act(struct sim_node *n)
-{
-    struct torch *o = n->core;
-    const struct rdzv_settings *settings = &n->sim->cfg.settings;
-    const struct rdzv_node me = sim_identity(n);
-    const enum rdzv_action a = decide(n);
-
-    n->spare = rdzv_in(rdzv_state_find(&o->state, &me), RDZV_SPARES);
-    switch (a) {
-    case RDZV_FINISH:
-        if (o->op == OP_EXIT) {
-            o->op = OP_JOIN;
-            return true;
-        }
-        if (o->op == OP_JOIN)
-            joined(n);
-        else
-            end_op(n, 0, "");
-        return false;
-    case RDZV_FAIL_CLOSED:
-        end_op(n, MUSTER_ECLOSED, "closed");
-        return false;
-    case RDZV_FAIL_TIMEOUT:
-        end_op(n, MUSTER_ETIMEDOUT, "timed out");
-        return false;
-    case RDZV_DISMISSED:
-        end_op(n, MUSTER_EGRACEFUL, "terminating pending rendezvous");
-        return false;
-    case RDZV_SYNC:
-        o->wake_ms = sim_now(n).mono_ms + 1000;
-        return false;
-    default:
-        break;
-    }
-    sim_must(rdzv_apply(&o->state, a, &me, settings, sim_now(n).wall_us));
-    if (a == RDZV_DROP_SPARE)
-        o->due_ms = sim_now(n).mono_ms + settings->join_ms;
-    o->dirty = true;
-    o->whole = false;
-    return true;
-}
-
-static void ask(struct sim_node *n)
-{
-    struct torch *o = n->core;
-    struct c10d_request req = { .op = C10D_COMPARE_SET, .key = span_str(SIM_WIRE_KEY) };
-
-    o->asking = true;
-    if (!o->conn) {
-        o->conn = sim_connect(n);
-        return;
-    }
-    if (!o->conn->at_host)
-        return;
-    o->writing = o->primed && o->dirty;
-    if (!o->primed) {
-        req.value = span_str(RDZV_C10D_SENTINEL);
-    } else if (o->dirty) {
-        buf_clear(&o->value);
-        sim_must(pickle_write_text(&o->state, &o->value));
-        req.value = buf_span(&o->value);
-        req.expected =
-            o->has_token ? buf_span(&o->token) : span_str(RDZV_C10D_SENTINEL);
-    } else {
-        req = (struct c10d_request){ .op = C10D_GET, .key = req.key };
-    }
-    sim_request(o->conn, &req);
-}
-
-static void go_on(struct sim_node *n)
-{
-    struct torch *o = n->core;
-    const uint32_t boot = n->boot;
-
-    while (n->alive && n->boot == boot && o->op != OP_NONE && !o->asking) {
-        const uint64_t now_ms = sim_now(n).mono_ms;
-
-        if (!o->dirty && o->synced_ms && o->synced_ms + 1000 >= now_ms) {
-            if (!act(n))
-                break;
-            continue;
-        }
-        ask(n);
-    }
-    if (!n->alive || n->boot != boot)
-        return;
-    if (o->op == OP_NONE && o->next != OP_NONE) {
-        o->op = o->next;
-        o->next = OP_NONE;
-        o->due_ms =
-            sim_now(n).mono_ms + (o->op == OP_EXIT ? n->sim->cfg.settings.join_ms
-                                                   : n->sim->cfg.settings.close_ms);
-        go_on(n);
-        return;
-    }
-    sim_arm(n);
-}
-
-static void on_beat(void *ctx, struct participant *m, int64_t beat_us)
-{
-    (void)ctx;
-    m->beat_us = beat_us;
-}
-
-/* torch decodes every answer. The simulator need not if the result is known. */
-static void decode(struct sim_node *n, struct span value)
-{
-    struct torch *o = n->core;
-
-    if (o->writing && span_eq(value, buf_span(&o->value)))
-        return; /* It is what this node wrote. */
-    if (o->whole &&
-        (span_eq(value, buf_span(&o->token)) ||
-         pickle_only_beats(&o->state, buf_span(&o->token), value, on_beat, NULL)))
-        return;
-    rdzv_state_fini(&o->state);
-    if (pickle_read_text(value, &o->state, NULL) < 0)
-        sim_fail(n->sim, "%s cannot read the state", n->name);
-}
-
-static void take(struct sim_node *n, struct span value)
-{
-    struct torch *o = n->core;
+    const struct span value = buf_span(&t->talk.value);
     const bool none = value.n == 0 || span_eq(value, span_str(RDZV_C10D_SENTINEL));
+    struct rdzv_state is;
 
-    if (!none)
-        decode(n, value);
-    else if (!o->writing) /* After a write, torch keeps its own state all the same. */
-        rdzv_state_fini(&o->state);
-    o->has_token = !none;
-    buf_clear(&o->token);
-    sim_must(!none && buf_append_span(&o->token, value));
-    o->dirty = false;
-    o->synced_ms = sim_now(n).mono_ms;
-    o->whole =
-        rdzv_sanitize(&o->state, &n->sim->cfg.settings, sim_now(n).wall_us) == 0 &&
-        !none;
+    if (!none && pickle_read_text(value, &is, NULL) < 0) {
+        os_fail("%s cannot read the state", os.current->name);
+    } else if (!none) {
+        rdzv_state_fini(&t->state);
+        t->state = is;
+    } else if (!wrote) { /* After a write, torch keeps its own state all the same. */
+        rdzv_state_fini(&t->state);
+        rdzv_state_init(&t->state);
+    }
+    t->has_token = !none;
+    buf_clear(&t->token);
+    os_must(buf_append_span(&t->token, value));
+    t->synced_ms = torch_now().mono_ms;
+    (void)rdzv_sanitize(&t->state, &t->settings, torch_now().wall_us);
 }
 
-static void torch_on_reply(struct sim_conn *c, const struct c10d_reply *r)
+/* _BackendRendezvousStateHolder.sync */
+static int torch_sync(struct torchrun *t, bool dirty)
 {
-    struct sim_node *n = c->node;
-    struct torch *o = n->core;
+    struct c10d_request req = { .op = C10D_GET,
+                                .key = span_str(RDZV_C10D_PREFIX JOB_RUN) };
+    struct buf value;
+    int rc;
 
-    o->asking = false;
-    if (!o->primed) {
-        o->primed = true;
-    } else {
-        take(n, r->value);
-        if (!act(n)) {
-            if (n->alive)
-                go_on(n);
-            return;
+    if (!dirty && t->synced_ms && t->synced_ms + CACHE_MS >= torch_now().mono_ms)
+        return 0;
+    buf_init(&value, SIZE_MAX);
+    if (dirty) {
+        os_must(pickle_write_text(&t->state, &value));
+        req.op = C10D_COMPARE_SET;
+        req.value = buf_span(&value);
+        req.expected =
+            t->has_token ? buf_span(&t->token) : span_str(RDZV_C10D_SENTINEL);
+    }
+    rc = torch_ask(t, &req);
+    if (rc == 0)
+        torch_take(t, dirty);
+    buf_fini(&value);
+    return rc;
+}
+
+/* _DistributedRendezvousOpExecutor.run. A decision follows each sync. */
+static int torch_run(struct torchrun *t,
+                     enum rdzv_action (*next)(const struct rdzv_view *v),
+                     uint64_t *due_ms)
+{
+    const struct rdzv_node me = torch_identity();
+    bool dirty = false;
+
+    for (;;) {
+        const int rc = torch_sync(t, dirty);
+        const struct rdzv_view v =
+            rdzv_view_of(&t->state, &me, &t->settings, torch_now(), *due_ms);
+        const enum rdzv_action a = rc < 0 ? RDZV_FINISH : next(&v);
+
+        dirty = false;
+        switch (a) {
+        case RDZV_FINISH:
+            return rc;
+        case RDZV_FAIL_CLOSED:
+            return MUSTER_ECLOSED;
+        case RDZV_FAIL_TIMEOUT:
+            return MUSTER_ETIMEDOUT;
+        case RDZV_DISMISSED:
+            return MUSTER_EGRACEFUL;
+        case RDZV_SYNC:
+            job_store_sleep(&t->talk, os.t + OS_SECOND);
+            continue;
+        default:
+            os_must(rdzv_apply(&t->state, a, &me, &t->settings, torch_now().wall_us));
+            if (a == RDZV_DROP_SPARE)
+                *due_ms = torch_now().mono_ms + t->settings.join_ms;
+            dirty = true;
         }
     }
-    go_on(n);
 }
 
-static void torch_on_opened(struct sim_conn *c)
+static int torch_close(struct torchrun *t)
 {
-    ask(c->node);
+    uint64_t due_ms = torch_now().mono_ms + t->settings.close_ms;
+
+    return torch_run(t, rdzv_close_next, &due_ms);
 }
 
-static void on_broken(struct sim_conn *c)
+static int torch_join(struct torchrun *t)
 {
-    struct torch *o = c->node->core;
+    uint64_t due_ms = torch_now().mono_ms + t->settings.join_ms;
+    const struct rdzv_node me = torch_identity();
+    int rc;
 
-    o->conn = NULL;
-    o->asking = false;
-    fail(c->node);
+    job_tell(os.current->name, "wants to join");
+    if (t->state.round == 0)
+        job_store_sleep(&t->talk, os.t + os_random(0, 300 * OS_MS));
+    rc = torch_run(t, rdzv_exit_next, &due_ms);
+    if (rc == 0)
+        rc = torch_run(t, rdzv_join_next, &due_ms);
+    if (rc < 0)
+        return rc;
+    t->round = t->state.round;
+    t->rank = rdzv_state_find(&t->state, &me)->rank;
+    t->world = (int64_t)rdzv_count(&t->state, RDZV_PLACES);
+    t->beat_ms = torch_now().mono_ms + rdzv_interval_ms(&t->settings);
+    (void)snprintf(t->prefix, sizeof t->prefix, RDZV_C10D_PREFIX JOB_RUN ".%" PRId64,
+                   t->round);
+    job_tell(os.current->name,
+             "joins round %" PRId64 " as rank %" PRId64 " of %" PRId64, t->round,
+             t->rank, t->world);
+    return 0;
 }
 
-static void on_start(struct sim_node *n)
-{
-    struct torch *o = mem_calloc(1, sizeof *o);
+/* ---- keys of the round ---- */
 
-    assert(o);
-    n->core = o;
-    rdzv_state_init(&o->state);
-    buf_init(&o->value, SIZE_MAX);
-    buf_init(&o->token, SIZE_MAX);
-    o->wake_ms = MONO_NEVER;
+static struct span torch_key(const struct torchrun *t, char *to, size_t size,
+                             const char *name, int64_t number)
+{
+    if (number < 0)
+        (void)snprintf(to, size, "%s/%s", t->prefix, name);
+    else
+        (void)snprintf(to, size, "%s/%s%" PRId64, t->prefix, name, number);
+    return span_str(to);
 }
 
-static void on_stop(struct sim_node *n)
+static int torch_set(struct torchrun *t, const char *name, int64_t number,
+                     struct span value)
 {
-    struct torch *o = n->core;
+    char key[128];
 
-    if (o->conn)
-        sim_hang_up(o->conn);
-    rdzv_state_fini(&o->state);
-    buf_fini(&o->value);
-    buf_fini(&o->token);
-    mem_free(o);
-    n->core = NULL;
+    return job_store_wait(
+        &t->talk,
+        async_store_set(t->talk.store, torch_key(t, key, sizeof key, name, number),
+                        value, READ_MS, job_store_on_reply, &t->talk, NULL));
 }
 
-static void torch_on_request(struct sim_node *n, enum rdzv_event_kind request)
+static int torch_get(struct torchrun *t, const char *name, int64_t number,
+                     uint64_t timeout_ms)
 {
-    struct torch *o = n->core;
+    char key[128];
 
-    if (o->lost) {
-        o->op = request == RDZV_EV_JOIN ? OP_JOIN : OP_CLOSE;
-        end_op(n, MUSTER_ECONN, "The connection to the C10d store has failed.");
-        return;
+    return job_store_wait(
+        &t->talk,
+        async_store_get(t->talk.store, torch_key(t, key, sizeof key, name, number),
+                        timeout_ms, job_store_on_reply, &t->talk, NULL));
+}
+
+static int torch_serve(struct torchrun *t)
+{
+    struct store_server_opts so;
+    struct store_server *server;
+    struct muster_error err;
+
+    store_server_opts_init(&so);
+    if (store_server_open(&t->talk.loop, &so, &server, &err) < 0)
+        return err.code;
+    t->serves = true;
+    return store_server_port(server);
+}
+
+/* Where the workers meet. torch remembers the first address that it was given, unless
+ * the environment says that agents serve no stores for workers. */
+static int torch_find_address(struct torchrun *t)
+{
+    const bool share = the_job->set.share;
+    int rc = 0;
+
+    if (share && t->address[0] && (t->rank != 0 || t->serves))
+        return 0;
+    if (t->rank == 0) {
+        rc = share ? torch_serve(t) : (int)os_random(20000, 30000);
+        if (rc < 0)
+            return rc;
+        (void)snprintf(t->port, sizeof t->port, "%d", rc);
+        rc = torch_set(t, "MASTER_ADDR", -1, span_str(os.current->machine->name));
+        if (rc == 0)
+            rc = torch_set(t, "MASTER_PORT", -1, span_str(t->port));
     }
-    if (request == RDZV_EV_LEAVE)
-        return; /* torchrun has no such request. */
-    o->member = false;
-    if (o->op != OP_NONE) { /* A keep-alive or a poll has to end first. */
-        o->next = request == RDZV_EV_JOIN ? OP_EXIT : OP_CLOSE;
-        return;
-    }
-    o->op = request == RDZV_EV_JOIN ? OP_EXIT : OP_CLOSE;
-    o->due_ms =
-        sim_now(n).mono_ms + (request == RDZV_EV_JOIN ? n->sim->cfg.settings.join_ms
-                                                      : n->sim->cfg.settings.close_ms);
-    go_on(n);
+    if (rc == 0)
+        rc = torch_get(t, "MASTER_ADDR", -1, READ_MS);
+    (void)snprintf(t->address, sizeof t->address, "%.60s", job_store_text(&t->talk));
+    if (rc == 0)
+        rc = torch_get(t, "MASTER_PORT", -1, READ_MS);
+    (void)snprintf(t->port, sizeof t->port, "%.11s", job_store_text(&t->talk));
+    return rc;
 }
 
-static void torch_on_timer(struct sim_node *n)
+/* Rank 0 reads what each node has told of itself, and tells each its ranks. */
+static int torch_assign(struct torchrun *t)
 {
-    struct torch *o = n->core;
-    const uint64_t now_ms = sim_now(n).mono_ms;
+    const size_t count = (size_t)t->world;
+    struct role_info *infos = os_alloc(count * sizeof *infos);
+    struct rank_range *ranges = os_alloc(count * sizeof *ranges);
+    struct muster_error err;
+    struct buf text;
+    int rc = 0;
 
-    if (o->op != OP_NONE) {
-        o->wake_ms = MONO_NEVER;
-        go_on(n);
-        return;
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        rc = torch_get(t, RANKS_ROLE_KEY, (int64_t)i, READ_MS);
+        if (rc == 0)
+            rc = role_info_parse(&infos[i], buf_span(&t->talk.value), &err);
     }
-    if (!o->member || o->lost)
-        return;
-    o->op = now_ms >= o->beat_ms ? OP_BEAT : OP_POLL;
-    o->due_ms = now_ms + n->sim->cfg.settings.heartbeat_ms;
-    go_on(n);
+    if (rc == 0)
+        rc = ranks_assign(infos, count, ranges, &err);
+    for (size_t i = 0; i < count && rc == 0; i++) {
+        buf_init(&text, SIZE_MAX);
+        os_must(rank_range_print(&text, &ranges[i]));
+        rc = torch_set(t, RANKS_ASSIGNED_KEY, (int64_t)i, buf_span(&text));
+        buf_fini(&text);
+    }
+    return rc;
 }
 
-static uint64_t deadline(const struct sim_node *n)
+static int torch_agree(struct torchrun *t)
 {
-    const struct torch *o = n->core;
+    struct muster_error err;
+    struct buf text;
+    int rc;
 
-    if (o->asking || o->lost)
-        return MONO_NEVER;
-    if (o->op != OP_NONE)
-        return o->wake_ms;
-    return o->member ? MIN_OF(o->beat_ms, o->poll_ms) : MONO_NEVER;
+    buf_init(&text, SIZE_MAX);
+    os_must(role_info_print(&text, "default", t->rank, the_job->set.nproc));
+    rc = torch_set(t, RANKS_ROLE_KEY, t->rank, buf_span(&text));
+    buf_fini(&text);
+    if (rc == 0 && t->rank == 0)
+        rc = torch_assign(t);
+    if (rc == 0)
+        rc = torch_get(t, RANKS_ASSIGNED_KEY, t->rank, READ_MS);
+    if (rc == 0)
+        rc = rank_range_parse(&t->range, buf_span(&t->talk.value), &err);
+    return rc;
 }
 
-const struct sim_driver sim_torch = {
-    .start = on_start,
-    .stop = on_stop,
-    .request = torch_on_request,
-    .opened = torch_on_opened,
-    .broken = on_broken,
-    .reply = torch_on_reply,
-    .timer = torch_on_timer,
-    .deadline = deadline,
-};
+/* An agent that waits in vain ends all the same, and with 0. */
+static void torch_exit_barrier(struct torchrun *t)
+{
+    char key[128];
+    int rc = job_store_wait(
+        &t->talk, async_store_add(t->talk.store,
+                                  torch_key(t, key, sizeof key, RANKS_MEMBERS_KEY, -1),
+                                  1, READ_MS, job_store_on_reply, &t->talk, NULL));
+
+    if (rc == 0 && t->talk.number == t->world)
+        rc = torch_set(t, RANKS_LAST_KEY, -1, span_str(RANKS_LAST_VALUE));
+    if (rc == 0)
+        (void)torch_get(t, RANKS_LAST_KEY, -1, BARRIER_US / 1000);
+}
+
+/* ---- workers ---- */
+
+static void on_worker_ended(void *ctx, struct os_process *p)
+{
+    struct job_worker *w = ctx;
+
+    job_worker_ended(w);
+    if (w->node->agent)
+        os_wake(w->node->agent);
+}
+
+static void torch_start_worker(struct torchrun *t, size_t i)
+{
+    struct job_worker *w = os_alloc(sizeof *w);
+    const int64_t rank = t->range.base_rank + (int64_t)i;
+    char name[32];
+
+    w->node = t->node;
+    w->id = (uint32_t)(t->node->workers_started++);
+    w->round = t->round;
+    w->env = os_alloc(8 * sizeof *w->env);
+    w->env[0] = os_text("RANK=%" PRId64, rank);
+    w->env[1] = os_text("WORLD_SIZE=%" PRId64, t->range.world_size);
+    w->env[2] = os_text("LOCAL_RANK=%zu", i);
+    w->env[3] = os_text("MASTER_ADDR=%s", t->address);
+    w->env[4] = os_text("MASTER_PORT=%s", t->port);
+    w->env[5] = os_text("TORCHELASTIC_RESTART_COUNT=%" PRId64, t->restarts);
+    w->env[6] = os_text("TORCHELASTIC_USE_AGENT_STORE=%s",
+                        the_job->set.share ? "True" : "False");
+    (void)snprintf(name, sizeof name, "%s.w%u", t->node->machine->name, w->id);
+    w->process = os_process_start(t->node->machine, name, job_worker_main, w);
+    w->process->ended = on_worker_ended;
+    w->process->ended_ctx = w;
+    t->workers[i] = w;
+}
+
+static size_t torch_living(const struct torchrun *t)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < JOB_NPROC; i++)
+        n += t->workers[i] && t->workers[i]->process->state != OS_ENDED;
+    return n;
+}
+
+static bool torch_failed(const struct torchrun *t)
+{
+    for (size_t i = 0; i < JOB_NPROC; i++)
+        if (t->workers[i] && t->workers[i]->process->state == OS_ENDED &&
+            t->workers[i]->process->exit_code != 0)
+            return true;
+    return false;
+}
+
+static void torch_signal(struct torchrun *t, int sig)
+{
+    for (size_t i = 0; i < JOB_NPROC; i++)
+        if (t->workers[i])
+            job_worker_signal(t->workers[i], sig);
+}
+
+static void torch_stop_workers(struct torchrun *t)
+{
+    const uint64_t kill_t = os.t + STOP_US;
+
+    torch_signal(t, SIGTERM);
+    while (torch_living(t) && os.t < kill_t)
+        job_store_doze(&t->talk, kill_t);
+    torch_signal(t, SIGKILL);
+    while (torch_living(t))
+        job_store_doze(&t->talk, OS_NEVER);
+    memset(t->workers, 0, sizeof t->workers);
+}
+
+void job_torch_gone(struct job_node *n)
+{
+    struct torchrun *t = n->torchrun;
+
+    n->torchrun = NULL;
+    for (size_t i = 0; t && i < JOB_NPROC; i++)
+        if (t->workers[i]) {
+            t->workers[i]->told = true;
+            os_signal(t->workers[i]->process, SIGKILL);
+        }
+}
+
+/* ---- its life ---- */
+
+/* Until its workers have ended, or somebody waits for the next round. */
+static int torch_watch(struct torchrun *t)
+{
+    while (torch_living(t) && !torch_failed(t)) {
+        uint64_t due_ms = torch_now().mono_ms + t->settings.heartbeat_ms;
+        int rc = 0;
+
+        if (torch_now().mono_ms >= t->beat_ms) {
+            (void)torch_run(t, rdzv_keep_alive_next, &due_ms);
+            t->beat_ms = torch_now().mono_ms + rdzv_interval_ms(&t->settings);
+        }
+        rc = torch_sync(t, false);
+        if (rc < 0)
+            return rc;
+        if (rdzv_count(&t->state, RDZV_WAITS))
+            return 0;
+        job_store_doze(&t->talk, os.t + OS_SECOND);
+    }
+    return 0;
+}
+
+/* One round. 1: there is to be another one; 0: all is done. */
+static int torch_round(struct torchrun *t)
+{
+    int rc = torch_join(t);
+
+    if (rc == 0)
+        rc = torch_find_address(t);
+    if (rc == 0)
+        rc = torch_agree(t);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < (size_t)the_job->set.nproc; i++)
+        torch_start_worker(t, i);
+    rc = torch_watch(t);
+    if (rc == 0 && !torch_living(t) && !torch_failed(t)) {
+        torch_exit_barrier(t);
+        return 0;
+    }
+    const bool failed = torch_failed(t);
+    torch_stop_workers(t);
+    if (rc < 0)
+        return rc;
+    if (!failed)
+        return 1;
+    return t->restarts++ < the_job->set.max_restarts ? 1 : MUSTER_ECHILD;
+}
+
+int job_torch_main(void *arg)
+{
+    struct job_node *n = arg;
+    struct torchrun *t = os_alloc(sizeof *t);
+    const struct c10d_request prime = { .op = C10D_COMPARE_SET,
+                                        .key = span_str(RDZV_C10D_PREFIX JOB_RUN),
+                                        .value = span_str(RDZV_C10D_SENTINEL) };
+    int rc;
+
+    t->node = n;
+    n->torchrun = t;
+    n->error = 0;
+    os.current->spared = the_job->set.spare_torch;
+    job_store_init(&t->talk);
+    rdzv_settings_init(&t->settings, the_job->set.min_nodes, the_job->set.max_nodes);
+    t->settings.join_ms = the_job->set.join_s * 1000;
+    t->settings.last_call_ms = the_job->set.last_call_s * 1000;
+    rdzv_state_init(&t->state);
+    buf_init(&t->token, SIZE_MAX);
+    rc = job_store_open(&t->talk, job_host_name(n->job), JOB_PORT, READ_MS);
+    if (rc == 0)
+        rc = torch_ask(t, &prime);
+    do
+        rc = rc < 0 ? rc : torch_round(t);
+    while (rc == 1);
+    n->error = rc < 0 ? rc : 0;
+    if (rc != MUSTER_ECONN && t->talk.store)
+        (void)torch_close(t);
+    return rc < 0;
+}

@@ -503,13 +503,11 @@ int uv_run(uv_loop_t *loop, uv_run_mode mode)
 
 int uv_backend_fd(const uv_loop_t *loop)
 {
-    (void)loop;
     return -1;
 }
 
 int uv_backend_timeout(const uv_loop_t *loop)
 {
-    (void)loop;
     return 0;
 }
 
@@ -532,13 +530,9 @@ int uv_random(uv_loop_t *loop, uv_random_t *req, void *to, size_t n, unsigned fl
 {
     uint8_t *p = to;
 
-    (void)loop;
-    (void)req;
-    (void)flags;
     assert(!cb);
-    (void)cb;
     for (size_t i = 0; i < n; i++)
-        p[i] = (uint8_t)rng_u64(&os.rng);
+        p[i] = (uint8_t)rng_u64(os.steady ? &os.current->rng : &os.rng);
     return 0;
 }
 
@@ -579,23 +573,16 @@ int uv_ip6_name(const struct sockaddr_in6 *a, char *to, size_t n)
 /* No simulated job has a store in a file. */
 int uv_fs_event_init(uv_loop_t *loop, uv_fs_event_t *handle)
 {
-    (void)loop;
-    (void)handle;
     return UV_ENOSYS;
 }
 
 int uv_fs_event_start(uv_fs_event_t *handle, uv_fs_event_cb cb, const char *path,
                       unsigned flags)
 {
-    (void)handle;
-    (void)cb;
-    (void)path;
-    (void)flags;
     return UV_ENOSYS;
 }
 
 int uv_fs_event_stop(uv_fs_event_t *handle)
 {
-    (void)handle;
     return 0;
 }

@@ -43,8 +43,6 @@ int uv_tcp_connect(uv_connect_t *req, uv_tcp_t *tcp, const struct sockaddr *to,
 
 int uv_tcp_nodelay(uv_tcp_t *tcp, int enable)
 {
-    (void)tcp;
-    (void)enable;
     return 0;
 }
 

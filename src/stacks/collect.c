@@ -16,6 +16,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
+#include "loop/file.h"
 #include "process/proc.h"
 #include "stacks/core/findings.h"
 #include "stacks/core/procfs.h"
@@ -59,29 +60,12 @@ static bool time_is_up(const struct collect *c)
 
 /* --- /proc ------------------------------------------------------------------------ */
 
-static struct span slurp(const char *path, char *room, size_t size)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    size_t n = 0;
-
-    while (fd >= 0 && n < size) {
-        const ssize_t got = read(fd, room + n, size - n);
-
-        if (got <= 0)
-            break;
-        n += (size_t)got;
-    }
-    if (fd >= 0)
-        close(fd);
-    return span_of(room, n);
-}
-
-static struct span slurp_of(int64_t pid, const char *file, char *room, size_t size)
+static struct span read_of(int64_t pid, const char *file, char *room, size_t size)
 {
     char path[96];
 
     snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
-    return slurp(path, room, size);
+    return file_text(path, room, size);
 }
 
 static void read_proc(struct collect *c, struct stack_process *p)
@@ -89,17 +73,16 @@ static void read_proc(struct collect *c, struct stack_process *p)
     struct arena *a = &c->sample.arena;
     char room[4096], file[64];
 
-    if (!procfs_stat(a, p, slurp_of(p->pid, "stat", room, sizeof room))) {
+    if (!procfs_stat(a, p, read_of(p->pid, "stat", room, sizeof room))) {
         p->state = 'X';
         return;
     }
     snprintf(file, sizeof file, "task/%d/stat", (int)p->pid);
-    (void)procfs_cpu(p, slurp_of(p->pid, file, room, sizeof room),
-                     sysconf(_SC_CLK_TCK));
+    (void)procfs_cpu(p, read_of(p->pid, file, room, sizeof room), sysconf(_SC_CLK_TCK));
     snprintf(file, sizeof file, "task/%d/status", (int)p->pid);
-    (void)procfs_switches(p, slurp_of(p->pid, file, room, sizeof room));
-    (void)procfs_wchan(a, p, slurp_of(p->pid, "wchan", room, sizeof room));
-    (void)procfs_syscall(a, p, slurp_of(p->pid, "syscall", room, sizeof room));
+    (void)procfs_switches(p, read_of(p->pid, file, room, sizeof room));
+    (void)procfs_wchan(a, p, read_of(p->pid, "wchan", room, sizeof room));
+    (void)procfs_syscall(a, p, read_of(p->pid, "syscall", room, sizeof room));
 }
 
 /* A program of that name, or one that has the interpreter as a library. */
@@ -140,7 +123,7 @@ static const char *why_refused(void)
     static char text[160];
     char room[4096];
     const struct span scope =
-        slurp("/proc/sys/kernel/yama/ptrace_scope", room, sizeof room);
+        file_text("/proc/sys/kernel/yama/ptrace_scope", room, sizeof room);
 
     if (scope.n > 0 && scope.p[0] != '0') {
         snprintf(text, sizeof text,
@@ -148,8 +131,7 @@ static const char *why_refused(void)
                  (char)scope.p[0]);
         return text;
     }
-    const struct span status = slurp("/proc/self/status", room, sizeof room - 1);
-    room[status.n] = '\0';
+    (void)file_read("/proc/self/status", room, sizeof room);
     if (strstr(room, "\nSeccomp:\t2"))
         return "ptrace is forbidden (by the container's seccomp filter, or for want "
                "of CAP_SYS_PTRACE)";
@@ -197,8 +179,7 @@ static bool find_pyspy(struct collect *c, int64_t pid)
     for (; path && *path; path += strcspn(path, ":"), path += *path == ':')
         if (try_path(c->pyspy, path, strcspn(path, ":"), "py-spy"))
             return true;
-    const struct span args = slurp_of(pid, "cmdline", room, sizeof room - 1);
-    room[args.n] = '\0';
+    (void)read_of(pid, "cmdline", room, sizeof room);
     if (beside(c->pyspy, room))
         return true;
     snprintf(link, sizeof link, "/proc/%d/exe", (int)pid);
@@ -256,7 +237,7 @@ static bool spy_start(const struct collect *c, struct spy *s, struct stack_proce
     return true;
 }
 
-static void drain(int *fd, struct buf *into)
+static void spy_drain(int *fd, struct buf *into)
 {
     char chunk[16384];
     const ssize_t n = read(*fd, chunk, sizeof chunk);
@@ -270,19 +251,17 @@ static void drain(int *fd, struct buf *into)
 }
 
 /* py-spy's own words: its first line, without "Error: ". */
-static void complain(struct collect *c, struct spy *s)
+static void spy_complain(struct collect *c, struct spy *s)
 {
-    const char *text = (const char *)buf_data(&s->complaint);
-    size_t n = 0, skip = 0;
+    struct span text = buf_span(&s->complaint);
+    struct span line = span_take_line(&text);
 
-    while (n < buf_len(&s->complaint) && text[n] != '\n')
-        n++;
-    if (n > 7 && strncmp(text, "Error: ", 7) == 0)
-        skip = 7;
-    const char *copy =
-        n == 0 ? "py-spy: no answer"
-               : arena_printf(&c->sample.arena, "py-spy: %.*s",
-                              (int)MIN_OF(n - skip, (size_t)200), text + skip);
+    if (line.n > 7 && span_starts(line, "Error: "))
+        line = span_skip(line, 7);
+    const char *copy = line.n == 0
+                           ? "py-spy: no answer"
+                           : arena_printf(&c->sample.arena, "py-spy: %.*s",
+                                          (int)MIN_OF(line.n, (size_t)200), line.p);
     if (copy)
         s->process->missing = copy;
 }
@@ -298,7 +277,7 @@ static bool spy_end(struct collect *c, struct spy *s)
                                                  buf_span(&s->text), &err) == 0;
     const bool again = !good && s->tries < PYSPY_TRIES && !time_is_up(c);
     if (!good && !again)
-        complain(c, s);
+        spy_complain(c, s);
     buf_fini(&s->text);
     buf_fini(&s->complaint);
     return !again;
@@ -320,9 +299,9 @@ static void spies_poll(struct collect *c, struct spy *spies)
         struct spy *s = &spies[i];
 
         if (s->process && fds[2 * i].revents && s->out >= 0)
-            drain(&s->out, &s->text);
+            spy_drain(&s->out, &s->text);
         if (s->process && fds[2 * i + 1].revents && s->err >= 0)
-            drain(&s->err, &s->complaint);
+            spy_drain(&s->err, &s->complaint);
         if (!s->process || s->out >= 0 || s->err >= 0)
             continue;
         if (spy_end(c, s) || !spy_start(c, s, s->process)) {
@@ -364,8 +343,7 @@ static void spy_on(struct collect *c, struct stack_process **list, size_t count)
         list[next]->missing = "there was no time left to ask py-spy";
 }
 
-/* --- what a worker tells of itself --------------------------------------------------
- */
+/* --- what a worker tells of itself ------------------------------------------------ */
 
 /* For processes that we may not read. A stopped one would answer only when it is
  * continued. */

@@ -14,6 +14,7 @@
 
 #include "base/err.h"
 #include "loop/clock.h"
+#include "loop/file.h"
 #include "stacks/core/faulthandler.h"
 
 #define STACKS_FD 251 /* as in src/warm/server.py, and the name below, too */
@@ -25,11 +26,7 @@ static bool is_listening(int64_t pid)
     char path[64], room[4096];
 
     snprintf(path, sizeof path, "/proc/%d/task/%d/status", (int)pid, (int)pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd < 0 ? -1 : read(fd, room, sizeof room);
-    if (fd >= 0)
-        close(fd);
-    return n > 0 && faulthandler_listens(span_of(room, (size_t)n), SIGURG);
+    return faulthandler_listens(file_text(path, room, sizeof room), SIGURG);
 }
 
 /* The worker's file, or -1 if that number is something else by now. */
@@ -45,7 +42,7 @@ static int open_file(int64_t pid)
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-static bool ask(int64_t pid)
+static bool signal_worker(int64_t pid)
 {
     return syscall(SYS_tgkill, (int)pid, (int)pid, SIGURG) == 0;
 }
@@ -64,7 +61,7 @@ static int wait_for_answer(int fd, int64_t pid, uint64_t by_ms, char *room, size
         if (faulthandler_whole(span_of(room, *n)) || *n == size)
             return 0;
         if (*n > 0 && !again)
-            again = ask(pid);
+            again = signal_worker(pid);
         nanosleep(&(struct timespec){ 0, STEP_MS * 1000000L }, NULL);
     }
     return MUSTER_ETIMEDOUT;
@@ -95,7 +92,7 @@ int faulthandler_read(struct arena *a, struct stack_process *p, uint64_t by_ms,
         return err_set(err, MUSTER_ENOTSUP, "it has no handler that prints its stack");
     }
     if (rc == 0)
-        rc = ftruncate(fd, 0) == 0 && ask(p->pid) ? 0 : MUSTER_ENOTSUP;
+        rc = ftruncate(fd, 0) == 0 && signal_worker(p->pid) ? 0 : MUSTER_ENOTSUP;
     if (rc == 0)
         rc = wait_for_answer(fd, p->pid, by_ms, room, sizeof room, &n);
     close(fd);

@@ -80,7 +80,7 @@ static bool wait_for_stop(pid_t tid)
     return false;
 }
 
-static int take(struct snapshot *s, struct muster_error *err)
+static int snapshot_take(struct snapshot *s, struct muster_error *err)
 {
     struct iovec regs = { &s->regs, sizeof s->regs };
 
@@ -108,7 +108,7 @@ static int take_apart(struct snapshot *s, struct muster_error *err)
     const pid_t child = vfork();
 
     if (child == 0) {
-        rc = take(s, err);
+        rc = snapshot_take(s, err);
         _exit(0);
     }
     if (child < 0)

@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "loop/file.h"
 #include "loop/handle_set.h"
 #include "process/proc.h"
 #include "stacks/collect.h"
@@ -34,19 +35,9 @@ struct stacks_reading {
 
 /* --- the reader's process --------------------------------------------------------- */
 
-static void write_all(void *ctx, struct span text)
+static void reader_put(void *ctx, struct span text)
 {
-    const int fd = *(int *)ctx;
-
-    while (text.n > 0) {
-        const ssize_t n = write(fd, text.p, text.n);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return;
-        text = span_of(text.p + n, text.n - (size_t)n);
-    }
+    (void)file_write_all(*(int *)ctx, text);
 }
 
 static void be_reader(const struct stacks_read_opts *opts, int fd, pid_t agent)
@@ -58,10 +49,10 @@ static void be_reader(const struct stacks_read_opts *opts, int fd, pid_t agent)
     int out = 3;
 
     setpgid(0, 0); /* So that it and all it started can be killed at once. */
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     if (getppid() != agent)
         _exit(1);
-    prctl(PR_SET_NAME, "muster-stacks");
+    prctl(PR_SET_NAME, "muster-stacks", 0, 0, 0);
     for (int sig = 1; sig < NSIG; sig++)
         signal(sig, SIG_DFL);
     signal(SIGPIPE, SIG_IGN);
@@ -69,7 +60,7 @@ static void be_reader(const struct stacks_read_opts *opts, int fd, pid_t agent)
     sigprocmask(SIG_SETMASK, &none, NULL);
     (void)dup2(fd, out);
     proc_close_range(4, ~0U);
-    (void)stacks_collect(opts, write_all, &out);
+    (void)stacks_collect(opts, reader_put, &out);
     _exit(0);
 }
 
@@ -99,7 +90,7 @@ static void reap(uv_timer_t *timer)
     handle_set_end(&r->closing);
 }
 
-static void end(struct stacks_reading *r)
+static void reading_end(struct stacks_reading *r)
 {
     if (uv_is_closing((uv_handle_t *)&r->pipe))
         return;
@@ -123,7 +114,7 @@ static struct span last_line(const struct buf *b)
     return span_of(end > 0 ? p + begin : NULL, end > begin ? end - 1 - begin : 0);
 }
 
-static void notify(struct stacks_reading *r, const struct muster_error *why)
+static void reading_notify(struct stacks_reading *r, const struct muster_error *why)
 {
     const struct span line = last_line(&r->out);
 
@@ -139,8 +130,8 @@ static void reader_on_deadline(uv_timer_t *timer)
     struct muster_error err;
 
     err_set(&err, MUSTER_ETIMEDOUT, "reading the stacks took too long");
-    notify(r, &err);
-    end(r);
+    reading_notify(r, &err);
+    reading_end(r);
 }
 
 static void reader_on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
@@ -165,12 +156,12 @@ static void reader_on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
                 STACK_NODE_BYTES);
     else
         err_set(&err, MUSTER_EIO, "the reader of stacks ended without a result");
-    notify(r, &err);
-    end(r);
+    reading_notify(r, &err);
+    reading_end(r);
 }
 
-static int start(struct stacks_reading *r, const struct stacks_read_opts *opts,
-                 struct muster_error *err)
+static int reader_start(struct stacks_reading *r, const struct stacks_read_opts *opts,
+                        struct muster_error *err)
 {
     const pid_t agent = getpid();
     int fds[2];
@@ -207,7 +198,7 @@ int stacks_read(const struct stacks_read_opts *opts, struct stacks_reading **out
     r->done = opts->done;
     r->ctx = opts->ctx;
     buf_init(&r->out, 8 * STACK_NODE_BYTES);
-    const int rc = start(r, opts, err);
+    const int rc = reader_start(r, opts, err);
     if (rc != 0) {
         mem_free(r);
         return rc;
@@ -221,5 +212,5 @@ void stacks_read_cancel(struct stacks_reading *r)
     if (!r)
         return;
     r->notified = true;
-    end(r);
+    reading_end(r);
 }

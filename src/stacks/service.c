@@ -24,9 +24,9 @@ struct gathering;
 struct stacks_service {
     struct stacks_service_opts opts;
     struct stacks_target *targets; /* owned, room for opts.most */
-    struct channel *channel;       /* borrowed; NULL: none */
+    struct session *session;       /* borrowed; NULL: none */
     struct task *tasks;            /* owned, as is the next */
-    struct gathering *gatherings;  /* whose answers the channel has yet to bring */
+    struct gathering *gatherings;  /* whose answers the session has yet to bring */
     struct buf known;              /* what the last reading of this node gave */
     size_t running;
     uint64_t holds;
@@ -132,7 +132,7 @@ static void unlink_gathering(struct gathering *g)
         }
 }
 
-static void service_on_answers(void *ctx, const struct channel_answer *answers,
+static void service_on_answers(void *ctx, const struct session_answer *answers,
                                size_t count, bool complete)
 {
     struct gathering *g = ctx;
@@ -140,7 +140,7 @@ static void service_on_answers(void *ctx, const struct channel_answer *answers,
 
     (void)complete;
     for (size_t i = 0; i < count; i++) {
-        const struct channel_answer *a = &answers[i];
+        const struct session_answer *a = &answers[i];
         char text[200];
 
         if (!a->missing && stack_sample_parse_of(&sample, a->bytes, a->host, NULL) == 0)
@@ -171,9 +171,9 @@ static void service_on_own(void *ctx, struct stack_sample *sample)
 /* Why other nodes cannot be asked; NULL if there are none. */
 static const char *why_alone(const struct stacks_service *s)
 {
-    if (!s->channel || channel_state(s->channel) == CHANNEL_ALONE)
+    if (!s->session || session_state(s->session) == SESSION_ALONE)
         return NULL;
-    if (channel_state(s->channel) == CHANNEL_NO_COORDINATOR)
+    if (session_state(s->session) == SESSION_UNSHARED)
         return "this node alone: the store is not served by muster, so other nodes "
                "cannot be asked";
     return "this node alone: the coordinator of the job cannot be reached now";
@@ -188,12 +188,12 @@ int stacks_of_job(struct stacks_service *s, uint64_t timeout_ms, stacks_cb cb,
     if (!g)
         return err_nomem(err);
     *g = (struct gathering){ s, NULL, cb, ctx, why_alone(s) };
-    if (s->channel && channel_shared(s->channel)) {
+    if (s->session && session_shared(s->session)) {
         char within[32];
 
         snprintf(within, sizeof within, "%u",
                  (unsigned)MIN_OF(timeout_ms, (uint64_t)STACKS_WAIT_MOST_MS));
-        rc = channel_ask(s->channel, KIND, span_str(within),
+        rc = session_ask(s->session, KIND, span_str(within),
                          timeout_ms + STACKS_TRAVEL_MS, service_on_answers, g, err);
         if (rc == 0) {
             g->next = s->gatherings;
@@ -210,7 +210,7 @@ int stacks_of_job(struct stacks_service *s, uint64_t timeout_ms, stacks_cb cb,
 
 struct asked {
     struct stacks_service *s;
-    struct channel_question *q;
+    struct session_question *q;
     char node[256];
 };
 
@@ -220,8 +220,8 @@ static void answer_question(void *ctx, struct stack_sample *sample)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    (void)stack_sample_print_within(&b, sample, a->node, CHANNEL_ANSWER_MAX);
-    channel_answer(a->q, buf_span(&b));
+    (void)stack_sample_print_within(&b, sample, a->node, SESSION_ANSWER_MAX);
+    session_answer(a->q, buf_span(&b));
     buf_fini(&b);
     mem_free(a);
 }
@@ -244,14 +244,14 @@ static uint64_t time_of(struct span text)
     return bounded(ms);
 }
 
-static void service_on_question(void *ctx, struct channel_question *q,
+static void service_on_question(void *ctx, struct session_question *q,
                                 struct span payload)
 {
     struct stacks_service *s = ctx;
     struct asked *a = mem_calloc(1, sizeof *a);
 
     if (!a) {
-        channel_answer(q, span_of(NULL, 0));
+        session_answer(q, span_of(NULL, 0));
         return;
     }
     a->s = s;
@@ -265,10 +265,10 @@ static void service_on_question(void *ctx, struct channel_question *q,
     stack_sample_fini(&none);
 }
 
-int stacks_service_channel(struct stacks_service *s, struct channel *channel)
+int stacks_service_session(struct stacks_service *s, struct session *session)
 {
-    s->channel = channel;
-    return channel_on_question(channel, KIND, service_on_question, s);
+    s->session = session;
+    return session_on_question(session, KIND, service_on_question, s);
 }
 
 /* --- the agent's own socket ------------------------------------------------------- */
@@ -290,7 +290,7 @@ static void service_on_request(void *ctx, struct local_request *r, const json_t 
     const json_int_t ms = json_is_integer(wait) ? json_integer_value(wait) : 0;
 
     if (s->opts.targets(s->opts.ctx, s->targets, s->opts.most) == 0 &&
-        !(s->channel && channel_shared(s->channel)))
+        !(s->session && session_shared(s->session)))
         local_request_refuse(r, "no worker of this job runs now");
     else if (stacks_of_job(s, bounded(ms > 0 ? (uint64_t)ms : 0), answer_request, r,
                            &err) != 0)
@@ -346,7 +346,7 @@ void stacks_service_close(struct stacks_service *s)
         t->cb(t->ctx, &none);
         mem_free(t);
     }
-    while (s->gatherings) { /* The channel ends, too: its answers do not come. */
+    while (s->gatherings) { /* The session ends, too: its answers do not come. */
         struct gathering *g = s->gatherings;
         struct stack_sample none = { 0 };
 

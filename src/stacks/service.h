@@ -3,7 +3,7 @@
 #ifndef STACKS_SERVICE_H
 #define STACKS_SERVICE_H
 
-#include "job/channel.h"
+#include "job/session.h"
 #include "stacks/core/sample.h"
 #include "stacks/reader.h"
 #include "status/local_socket.h"
@@ -28,7 +28,7 @@ void stacks_service_close(struct stacks_service *s); /* NULL is fine */
 /* Answers "stacks" on the agent's own socket, */
 int stacks_service_local(struct stacks_service *s, struct local_socket *local);
 /* and the same question of other nodes. */
-int stacks_service_channel(struct stacks_service *s, struct channel *channel);
+int stacks_service_session(struct stacks_service *s, struct session *session);
 
 /* How long a reading may take if nobody says, and at the most. It ends as soon as all
  * is read, which takes a second on a quiet machine; on a crowded one, where a job that

@@ -1,8 +1,22 @@
 /* http.c - see http.h.
  *
  * libmicrohttpd has no thread here: our loop watches its epoll descriptor, and
- * MHD_run() does the work. A connection that has to wait (for the other nodes, or for
- * the next news) is suspended, and resumed when there is something for it. */
+ * MHD_run() does the work. A connection that has to wait is suspended, and resumed when
+ * there is something for it:
+ *
+ *   - a request for /status.json, /metrics or / waits until what is known of the other
+ *     nodes is recent (status_when_recent), a second at most; all that wait share one
+ *     question to the nodes, and the JSON of a large job is kept for a moment;
+ *   - a request for /lines.json or /stacks.json waits for the node that has the rank,
+ *     or for all of them;
+ *   - a viewer (/events) waits for the next news. News come when the job changes, at
+ *     most ten times a second, and else once a second. All viewers share one text; who
+ *     has not read the last one yet misses the next, and then gets the whole history.
+ *
+ * Rules: who may see what is decided in core/http_rules.c, before anything is looked
+ * up. A client that sends its request slowly is cut off after REQUEST_MS, however often
+ * it sends a byte. When the job ends viewers are sent how it ended before the sockets
+ * close, as far as that goes without waiting. */
 #include "status/http.h"
 
 #include <stdio.h>
@@ -11,6 +25,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/list.h"
 #include "base/mem.h"
 #include "loop/clock.h"
 #include "loop/handle_set.h"
@@ -70,8 +85,12 @@ struct status_http {
     uv_timer_t timer; /* for libmicrohttpd, and for our check for slow requests */
     uv_timer_t news;
     struct handle_set closing;
-    struct connection *connections;
-    struct request *requests;
+    struct {
+        struct connection *first, *last;
+    } connections;
+    struct {
+        struct request *first, *last;
+    } requests;
     size_t viewers;
     size_t nodes;                      /* of the job, in the last news */
     uint64_t checked_ms;               /* the last check for slow requests */
@@ -86,7 +105,7 @@ struct status_http {
     char url[256];
 };
 
-static void run(struct status_http *h);
+static void http_run(struct status_http *h);
 
 /* ---- answers ---- */
 
@@ -107,8 +126,8 @@ static struct MHD_Response *make_response(const char *type, struct buf *body)
     return m;
 }
 
-static enum MHD_Result respond(struct request *r, unsigned code, const char *type,
-                               struct buf *body)
+static enum MHD_Result http_respond(struct request *r, unsigned code, const char *type,
+                                    struct buf *body)
 {
     const bool bad = buf_error(body) != 0;
     struct MHD_Response *m = make_response(type, body);
@@ -131,17 +150,17 @@ static enum MHD_Result respond_text(struct request *r, unsigned code, const char
 
     buf_init(&b, SIZE_MAX);
     put_str(&b, text);
-    return respond(r, code, "text/plain; charset=utf-8", &b);
+    return http_respond(r, code, "text/plain; charset=utf-8", &b);
 }
 
-static const char *header(struct request *r, const char *name)
+static const char *request_header(struct request *r, const char *name)
 {
     return MHD_lookup_connection_value(r->mhd, MHD_HEADER_KIND, name);
 }
 
 static bool accepts_openmetrics(struct request *r)
 {
-    const char *accept = header(r, "Accept");
+    const char *accept = request_header(r, "Accept");
 
     return accept && strstr(accept, "application/openmetrics-text");
 }
@@ -149,7 +168,7 @@ static bool accepts_openmetrics(struct request *r)
 static void print_page(struct buf *b, const struct job_status *j)
 {
     put_str(b, page_before_title);
-    put_html(b, span_str(j->in->run_id));
+    put_html(b, j->run_id);
     put_str(b, page_before_table);
     job_status_table(b, j);
     put_str(b, page_after_table);
@@ -166,10 +185,11 @@ static enum MHD_Result answer_metrics(struct request *r, const struct job_status
     const bool open = accepts_openmetrics(r);
 
     job_status_metrics(b, j, open);
-    return respond(r, MHD_HTTP_OK,
-                   open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
-                        : "text/plain; version=0.0.4; charset=utf-8",
-                   b);
+    return http_respond(
+        r, MHD_HTTP_OK,
+        open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+             : "text/plain; version=0.0.4; charset=utf-8",
+        b);
 }
 
 static uint32_t node_asked_for(struct request *r)
@@ -204,7 +224,7 @@ static enum MHD_Result answer_status(struct request *r, const struct job_status 
     job_status_json(b, j, node, !node);
     put_str(b, "\n");
     if (node || buf_error(b))
-        return respond(r, MHD_HTTP_OK, "application/json", b);
+        return http_respond(r, MHD_HTTP_OK, "application/json", b);
     cache_drop(h);
     h->cache.response = make_response("application/json", b);
     h->cache.stamp = status_stamp(h->status);
@@ -218,22 +238,22 @@ static enum MHD_Result answer_page(struct request *r, const struct job_status *j
                                    struct buf *b)
 {
     print_page(b, j);
-    return respond(r, MHD_HTTP_OK, "text/html; charset=utf-8", b);
+    return http_respond(r, MHD_HTTP_OK, "text/html; charset=utf-8", b);
 }
 
 static enum MHD_Result answer_trace(struct request *r, const struct job_status *j,
                                     struct buf *b)
 {
     job_status_trace(b, j);
-    return respond(r, MHD_HTTP_OK, "application/json", b);
+    return http_respond(r, MHD_HTTP_OK, "application/json", b);
 }
 
 static enum MHD_Result answer_health(struct request *r, const struct job_status *j,
                                      struct buf *b)
 {
     put_str(b, is_healthy(j) ? "ok\n" : "the job has failed\n");
-    return respond(r, is_healthy(j) ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
-                   "text/plain; charset=utf-8", b);
+    return http_respond(r, is_healthy(j) ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
+                        "text/plain; charset=utf-8", b);
 }
 
 static const struct route {
@@ -250,7 +270,7 @@ static const struct route {
     { "/healthz", answer_health, false, true },
 };
 
-static enum MHD_Result answer(struct request *r, const struct route *route)
+static enum MHD_Result http_answer(struct request *r, const struct route *route)
 {
     struct job_status j;
     enum MHD_Result rc;
@@ -268,7 +288,7 @@ static enum MHD_Result answer(struct request *r, const struct route *route)
 
 /* ---- waiting ---- */
 
-static void resume(struct request *r)
+static void request_resume(struct request *r)
 {
     if (!r->suspended)
         return;
@@ -282,8 +302,8 @@ static void on_recent(void *ctx)
 
     r->ready = true;
     if (r->suspended) {
-        resume(r);
-        run(r->http);
+        request_resume(r);
+        http_run(r->http);
     }
 }
 
@@ -316,8 +336,8 @@ static void http_on_answer(struct request *r)
         buf_fini(&r->lines);
         mem_free(r);
     } else if (r->suspended) {
-        resume(r);
-        run(r->http);
+        request_resume(r);
+        http_run(r->http);
     }
 }
 
@@ -346,7 +366,7 @@ static void on_lines(void *ctx, struct span text, const char *why)
 static enum MHD_Result when_answered(struct request *r)
 {
     if (r->ready)
-        return respond(r, MHD_HTTP_OK, "application/json", &r->lines);
+        return http_respond(r, MHD_HTTP_OK, "application/json", &r->lines);
     r->suspended = true;
     MHD_suspend_connection(r->mhd);
     return MHD_YES;
@@ -388,11 +408,11 @@ static void on_stacks(void *ctx, struct span json, const char *why)
  * the answer, but reading stacks stops the workers for a moment each time. */
 static enum MHD_Result answer_stacks(struct request *r)
 {
-    const struct http_origin from = { .host = header(r, "Host"),
-                                      .site = header(r, "Sec-Fetch-Site"),
-                                      .origin = header(r, "Origin"),
-                                      .agent = header(r, "User-Agent"),
-                                      .from_our_page = header(r, "X-Muster") };
+    const struct http_origin from = { .host = request_header(r, "Host"),
+                                      .site = request_header(r, "Sec-Fetch-Site"),
+                                      .origin = request_header(r, "Origin"),
+                                      .agent = request_header(r, "User-Agent"),
+                                      .from_our_page = request_header(r, "X-Muster") };
 
     if (!r->connection || !r->connection->same_user)
         return respond_text(r, MHD_HTTP_FORBIDDEN,
@@ -460,14 +480,14 @@ static struct event *event_new(const struct job_status *j, bool history)
     return NULL;
 }
 
-static void give(struct request *r, struct event *e)
+static void viewer_give(struct request *r, struct event *e)
 {
     if (!e || r->event)
         return; /* It has not read the last one yet and will get a later one. */
     e->refs++;
     r->event = e;
     r->sent = 0;
-    resume(r);
+    request_resume(r);
 }
 
 /* Sends news to all viewers; the history goes only to those that lack part of it. */
@@ -481,29 +501,29 @@ static void notify_all(void *ctx)
     h->sent_ms = clock_mono_ms();
     if (!h->viewers || status_now(h->status, &j) != 0)
         return;
-    const uint64_t newest = j.in->record ? j.in->record->last : 0;
+    const uint64_t newest = j.record ? j.record->last : 0;
     h->nodes = j.count;
-    for (struct request *r = h->requests; r; r = r->next) {
+    for (struct request *r = h->requests.first; r; r = r->next) {
         if (!r->viewer || r->event)
             continue;
         if (r->seen && newest == h->sent_entry) {
             part = part ? part : event_new(&j, false);
-            give(r, part);
+            viewer_give(r, part);
         } else {
             whole = whole ? whole : event_new(&j, true);
-            give(r, whole);
+            viewer_give(r, whole);
             r->seen = whole != NULL;
         }
     }
     if (newest != h->sent_entry) /* A viewer that still reads older news misses it. */
-        for (struct request *r = h->requests; r; r = r->next)
+        for (struct request *r = h->requests.first; r; r = r->next)
             if (r->viewer && whole && r->event != whole)
                 r->seen = false;
     h->sent_entry = newest;
     event_unref(whole);
     event_unref(part);
     job_status_fini(&j);
-    run(h);
+    http_run(h);
 }
 
 static void notify_within(struct status_http *h, uint64_t in_ms);
@@ -568,9 +588,9 @@ static bool may_see(struct request *r)
 {
     const struct http_visit visit = {
         .same_user = r->connection && r->connection->same_user,
-        .host = header(r, "Host"),
+        .host = request_header(r, "Host"),
         .key = MHD_lookup_connection_value(r->mhd, MHD_GET_ARGUMENT_KIND, "key"),
-        .bearer = header(r, "Authorization"),
+        .bearer = request_header(r, "Authorization"),
     };
 
     return http_may_see(&visit, r->http->key);
@@ -603,7 +623,7 @@ static enum MHD_Result on_whole_request(struct request *r, const char *path)
         return respond_text(r, MHD_HTTP_NOT_FOUND, "there is no such page\n");
     if (route->recent && wait_for_recent(r))
         return MHD_YES;
-    return answer(r, route);
+    return http_answer(r, route);
 }
 
 static struct request *request_new(struct status_http *h, struct MHD_Connection *mhd)
@@ -619,10 +639,7 @@ static struct request *request_new(struct status_http *h, struct MHD_Connection 
     r->connection = info ? info->socket_context : NULL;
     if (r->connection)
         r->connection->busy = true;
-    r->next = h->requests;
-    if (r->next)
-        r->next->prev = r;
-    h->requests = r;
+    LIST_APPEND(&h->requests, r, prev, next);
     return r;
 }
 
@@ -668,9 +685,7 @@ static void on_completed(void *cls, struct MHD_Connection *mhd, void **state,
     if (r->viewer)
         h->viewers--;
     event_unref(r->event);
-    *(r->prev ? &r->prev->next : &h->requests) = r->next;
-    if (r->next)
-        r->next->prev = r->prev;
+    LIST_REMOVE(&h->requests, r, prev, next);
     r->suspended = false;
     r->gone = true;
     if (r->lines_asked)
@@ -696,18 +711,13 @@ static void connection_open(struct status_http *h, struct MHD_Connection *mhd,
     c->fd = info ? info->connect_fd : -1;
     c->since_ms = clock_mono_ms();
     c->same_user = peer_uid(c->fd, &uid) == PEER_HERE && uid == geteuid();
-    c->next = h->connections;
-    if (c->next)
-        c->next->prev = c;
-    h->connections = c;
+    LIST_APPEND(&h->connections, c, prev, next);
     *state = c;
 }
 
 static void connection_close(struct status_http *h, struct connection *c)
 {
-    *(c->prev ? &c->prev->next : &h->connections) = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
+    LIST_REMOVE(&h->connections, c, prev, next);
     mem_free(c);
 }
 
@@ -734,7 +744,7 @@ static void end_slow_requests(struct status_http *h)
     if (now - h->checked_ms < CHECK_MS)
         return;
     h->checked_ms = now;
-    for (struct connection *c = h->connections; c; c = c->next)
+    for (struct connection *c = h->connections.first; c; c = c->next)
         if (!c->busy && now - c->since_ms > REQUEST_MS)
             (void)shutdown(c->fd, SHUT_RDWR);
 }
@@ -743,12 +753,12 @@ static void end_slow_requests(struct status_http *h)
 
 static void http_on_timer(uv_timer_t *timer)
 {
-    run(timer->data);
+    http_run(timer->data);
 }
 
 /* May be called from within MHD's callbacks, through on_recent; the daemon then runs
  * once more afterwards. */
-static void run(struct status_http *h)
+static void http_run(struct status_http *h)
 {
     MHD_UNSIGNED_LONG_LONG ms = 0;
     uint64_t due = MONO_NEVER;
@@ -767,7 +777,7 @@ static void run(struct status_http *h)
     h->running = false;
     if (MHD_get_timeout(h->daemon, &ms) == MHD_YES)
         due = clock_mono_ms() + ms;
-    if (h->connections)
+    if (h->connections.first)
         due = MIN_OF(due, clock_mono_ms() + CHECK_MS);
     clock_arm(&h->timer, http_on_timer, due);
 }
@@ -776,7 +786,7 @@ static void http_on_readable(uv_poll_t *poll, int status, int events)
 {
     (void)status;
     (void)events;
-    run(poll->data);
+    http_run(poll->data);
 }
 
 /* ---- open and close ---- */
@@ -789,7 +799,7 @@ static void on_mhd_log(void *cls, const char *fmt, va_list ap)
     (void)ap;
 }
 
-static struct MHD_Daemon *start(struct status_http *h)
+static struct MHD_Daemon *http_start_daemon(struct status_http *h)
 {
     return MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL,
@@ -842,7 +852,7 @@ int status_http_open(uv_loop_t *loop, struct status *status,
     (void)snprintf(h->key, sizeof h->key, "%s", key);
     rc = listen_at(h, at, err);
     if (rc == 0) {
-        h->daemon = start(h);
+        h->daemon = http_start_daemon(h);
         info =
             h->daemon ? MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
     }
@@ -877,7 +887,7 @@ static void http_on_closed(void *ctx)
 
 static bool has_sent_all(const struct status_http *h)
 {
-    for (const struct request *r = h->requests; r; r = r->next)
+    for (const struct request *r = h->requests.first; r; r = r->next)
         if (r->viewer && !r->suspended)
             return false;
     return true;
@@ -888,7 +898,7 @@ static bool has_sent_all(const struct status_http *h)
 static void send_pending(struct status_http *h)
 {
     for (int i = 0; i < LAST_TURNS && !has_sent_all(h); i++)
-        run(h);
+        http_run(h);
 }
 
 void status_http_close(struct status_http *h)
@@ -905,8 +915,8 @@ void status_http_close(struct status_http *h)
     (void)uv_poll_stop(&h->poll);
     /* Callbacks during the shutdown must not run the daemon again. */
     h->running = true;
-    for (struct request *r = h->requests; r; r = r->next)
-        resume(r);
+    for (struct request *r = h->requests.first; r; r = r->next)
+        request_resume(r);
     MHD_stop_daemon(h->daemon);
     cache_drop(h);
     handle_set_begin(&h->closing, http_on_closed, h);

@@ -1,6 +1,5 @@
 /* local_ask.c - asking agents on this machine; see local_socket.h. */
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -11,6 +10,7 @@
 #include "base/mem.h"
 #include "base/py/json.h"
 #include "loop/clock.h"
+#include "loop/file.h"
 #include "status/local_socket.h"
 
 #define ANSWER_MAX (256u << 20)
@@ -18,31 +18,6 @@
 #define NAMES_MAX  4096u       /* agents on one machine */
 
 /* --- which agents there are ------------------------------------------------------- */
-
-static int read_table(struct buf *out, struct muster_error *err)
-{
-    const int fd = open("/proc/net/unix", O_RDONLY | O_CLOEXEC);
-    ssize_t n = -1;
-
-    while (fd >= 0) {
-        uint8_t *room = buf_room(out, 65536);
-
-        if (!room) {
-            (void)close(fd);
-            return err_nomem(err);
-        }
-        n = read(fd, room, 65536);
-        if (n <= 0)
-            break;
-        buf_commit(out, (size_t)n);
-    }
-    const int e = errno;
-    if (fd >= 0)
-        (void)close(fd);
-    return n == 0 ? 0
-                  : err_set(err, MUSTER_EIO, "cannot read /proc/net/unix: %s",
-                            strerror(e));
-}
 
 static int by_pid(const void *a, const void *b)
 {
@@ -53,25 +28,26 @@ static int by_pid(const void *a, const void *b)
     return (x->number > y->number) - (x->number < y->number);
 }
 
-static int list(bool all, uid_t uid, struct local_name **names, size_t *count,
-                struct muster_error *err)
+int local_socket_list(const uint32_t *uid, struct local_name **names, size_t *count,
+                      struct muster_error *err)
 {
     struct local_name *found = mem_alloc(NAMES_MAX * sizeof *found);
     struct buf table;
     size_t n = 0;
 
     buf_init(&table, TABLE_MAX);
-    const int rc = found ? read_table(&table, err) : err_nomem(err);
+    int rc = found ? file_read_all("/proc/net/unix", &table) : MUSTER_ENOMEM;
+    if (rc == MUSTER_EIO)
+        (void)err_set(err, rc, "cannot read /proc/net/unix: %s", strerror(errno));
+    else if (rc != 0)
+        rc = err_nomem(err);
     struct span rest = buf_span(&table);
     while (rc == 0 && rest.n && n < NAMES_MAX) {
-        const uint8_t *end = memchr(rest.p, '\n', rest.n);
-        const size_t len = end ? (size_t)(end - rest.p) : rest.n;
         struct local_name name;
 
-        if (local_name_of_line(span_of(rest.p, len), &name) &&
-            (all || name.uid == (uint32_t)uid))
+        if (local_name_of_line(span_take_line(&rest), &name) &&
+            (!uid || name.uid == *uid))
             found[n++] = name;
-        rest = end ? span_of(end + 1, rest.n - len - 1) : span_of(NULL, 0);
     }
     buf_fini(&table);
     if (rc != 0) {
@@ -84,18 +60,6 @@ static int list(bool all, uid_t uid, struct local_name **names, size_t *count,
     return 0;
 }
 
-int local_socket_list(uid_t uid, struct local_name **names, size_t *count,
-                      struct muster_error *err)
-{
-    return list(false, uid, names, count, err);
-}
-
-int local_socket_list_all(struct local_name **names, size_t *count,
-                          struct muster_error *err)
-{
-    return list(true, 0, names, count, err);
-}
-
 /* --- asking ----------------------------------------------------------------------- */
 
 struct asking {
@@ -104,7 +68,7 @@ struct asking {
     struct buf in;
 };
 
-static void fail(struct pollfd *p, struct asking *a, int code, const char *what)
+static void call_fail(struct pollfd *p, struct asking *a, int code, const char *what)
 {
     if (p->fd >= 0)
         (void)close(p->fd);
@@ -112,7 +76,7 @@ static void fail(struct pollfd *p, struct asking *a, int code, const char *what)
     err_set(&a->call->error, code, "process %d %s", (int)a->call->name.pid, what);
 }
 
-static void begin(struct pollfd *p, struct asking *a)
+static void call_begin(struct pollfd *p, struct asking *a)
 {
     struct sockaddr_un sa = { .sun_family = AF_UNIX };
     const size_t n = local_name_print(&a->call->name, sa.sun_path + 1);
@@ -122,17 +86,18 @@ static void begin(struct pollfd *p, struct asking *a)
     p->events = POLLIN | POLLOUT;
     p->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (p->fd < 0) {
-        fail(p, a, MUSTER_EIO, "cannot be asked: this process has no descriptor left");
+        call_fail(p, a, MUSTER_EIO,
+                  "cannot be asked: this process has no descriptor left");
     } else if (connect(p->fd, (struct sockaddr *)&sa,
                        (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n)) <
                0) {
         if (errno == EAGAIN) /* Its backlog is full, as it accepts no connections. */
-            fail(p, a, MUSTER_ETIMEDOUT, "does not answer (is it stopped?)");
+            call_fail(p, a, MUSTER_ETIMEDOUT, "does not answer (is it stopped?)");
         else
-            fail(p, a, MUSTER_ENOENT, "is not a muster agent, or has ended");
+            call_fail(p, a, MUSTER_ENOENT, "is not a muster agent, or has ended");
     } else if (getsockopt(p->fd, SOL_SOCKET, SO_PEERCRED, &cred, &size) < 0 ||
                cred.uid != geteuid()) {
-        fail(p, a, MUSTER_EACCES, "belongs to another user");
+        call_fail(p, a, MUSTER_EACCES, "belongs to another user");
     }
 }
 
@@ -163,7 +128,8 @@ static void on_input(struct pollfd *p, struct asking *a)
         uint8_t *room = buf_room(&a->in, 65536);
 
         if (!room) {
-            fail(p, a, MUSTER_EFULL, "sends an answer that does not fit into memory");
+            call_fail(p, a, MUSTER_EFULL,
+                      "sends an answer that does not fit into memory");
             return;
         }
         const ssize_t n = read(p->fd, room, 65536);
@@ -172,7 +138,7 @@ static void on_input(struct pollfd *p, struct asking *a)
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
-            fail(p, a, MUSTER_ECONN, "ended before it answered");
+            call_fail(p, a, MUSTER_ECONN, "ended before it answered");
             return;
         }
         buf_commit(&a->in, (size_t)n);
@@ -206,7 +172,7 @@ static void ask_all(struct pollfd *polls, struct asking *asking, size_t count,
     size_t open = 0;
 
     for (size_t i = 0; i < count; i++) {
-        begin(&polls[i], &asking[i]);
+        call_begin(&polls[i], &asking[i]);
         open += polls[i].fd >= 0;
     }
     while (open) {
@@ -224,8 +190,8 @@ static void ask_all(struct pollfd *polls, struct asking *asking, size_t count,
     }
     for (size_t i = 0; i < count; i++)
         if (polls[i].fd >= 0)
-            fail(&polls[i], &asking[i], MUSTER_ETIMEDOUT,
-                 "does not answer (is it stopped?)");
+            call_fail(&polls[i], &asking[i], MUSTER_ETIMEDOUT,
+                      "does not answer (is it stopped?)");
 }
 
 int local_socket_ask(const json_t *request, struct local_call *calls, size_t count,

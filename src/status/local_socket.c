@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/list.h"
 #include "base/mem.h"
 #include "base/py/json.h"
 
@@ -47,7 +48,9 @@ struct local_socket {
     int fd, handles;
     struct kind kinds[KINDS_MAX];
     size_t kind_count, conn_count;
-    struct local_conn *conns;
+    struct {
+        struct local_conn *first, *last;
+    } conns;
 };
 
 struct outgoing {
@@ -79,9 +82,7 @@ static void conn_close(struct local_conn *c)
     if (c->pending)
         c->pending->conn = NULL;
     c->pending = NULL;
-    *(c->prev ? &c->prev->next : &s->conns) = c->next;
-    if (c->next)
-        c->next->prev = c->prev;
+    LIST_REMOVE(&s->conns, c, prev, next);
     s->conn_count--;
     c->s = NULL;
     uv_close((uv_handle_t *)&c->timer, conn_on_closed);
@@ -146,10 +147,7 @@ static void conn_open(struct local_socket *s, int fd)
     c->timer.data = c->pipe.data = c;
     uv_unref((uv_handle_t *)&c->timer);
     uv_unref((uv_handle_t *)&c->pipe);
-    c->next = s->conns;
-    if (s->conns)
-        s->conns->prev = c;
-    s->conns = c;
+    LIST_APPEND(&s->conns, c, prev, next);
     s->conn_count++;
     if (uv_pipe_open(&c->pipe, fd) < 0) {
         (void)close(fd);
@@ -414,8 +412,8 @@ void local_socket_close(struct local_socket *s)
 {
     if (!s)
         return;
-    while (s->conns)
-        conn_close(s->conns);
+    while (s->conns.first)
+        conn_close(s->conns.first);
     uv_close((uv_handle_t *)&s->poll, socket_on_closed);
     uv_close((uv_handle_t *)&s->pause, socket_on_closed);
     (void)close(s->fd);

@@ -52,13 +52,10 @@ void local_request_refuse(struct local_request *r, const char *fmt, ...)
 
 /* --- the asker's side: blocking, with a deadline, without a loop ------------------ */
 
-/* Lists the agents of a user that listen now, in order of their pids. The caller frees
- * *names with mem_free. */
-int local_socket_list(uid_t uid, struct local_name **names, size_t *count,
+/* Lists the agents of a user, or of all if uid is NULL, that listen now, in order of
+ * their pids. The caller frees *names with mem_free. */
+int local_socket_list(const uint32_t *uid, struct local_name **names, size_t *count,
                       struct muster_error *err);
-/* The same for all users, for sentences like "it is another user's job". */
-int local_socket_list_all(struct local_name **names, size_t *count,
-                          struct muster_error *err);
 
 struct local_call {
     struct local_name name;

@@ -33,6 +33,8 @@ struct mhd_dl {
 
 extern struct mhd_dl mhd_dl;
 
+#ifndef MHD_DL_PLAIN /* packaging/command.c needs the names themselves */
+
 #define MHD_add_response_header           mhd_dl.add_response_header
 #define MHD_create_response_from_buffer   mhd_dl.create_response_from_buffer
 #define MHD_create_response_from_callback mhd_dl.create_response_from_callback
@@ -47,6 +49,7 @@ extern struct mhd_dl mhd_dl;
 #define MHD_start_daemon                  mhd_dl.start_daemon
 #define MHD_stop_daemon                   mhd_dl.stop_daemon
 #define MHD_suspend_connection            mhd_dl.suspend_connection
+#endif
 
 #endif
 

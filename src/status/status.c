@@ -1,6 +1,7 @@
 /* status.c - see status.h. */
 #include "status/status.h"
 
+#include "base/base64.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
@@ -20,14 +21,6 @@ struct waiter {
     void *ctx;
 };
 
-/* What the nodes last answered. */
-struct gathered {
-    struct job_answer *answers; /* owned, and so are their workers */
-    size_t count;
-    struct buf bytes; /* their texts */
-    uint64_t at_ms;   /* by clock_mono_ms; 0: never */
-};
-
 struct lines_ask {
     struct status *s;
     struct lines_ask *next;
@@ -37,14 +30,13 @@ struct lines_ask {
 
 struct status {
     struct status_opts opts;
-    struct channel *channel; /* borrowed; NULL: none */
+    struct session *session; /* borrowed; NULL: none */
     struct gathered gathered;
     bool asking;
     struct job_input input; /* of the last status_now */
     struct waiter waiters[WAITERS_MAX];
     size_t waiter_count;
-    struct lines_ask
-        *lines; /* owned; questions that the channel has not answered yet */
+    struct lines_ask *lines; /* owned; those that the session has not answered yet */
     void (*on_change)(void *ctx);
     void *change_ctx;
     struct defer changed;
@@ -53,7 +45,7 @@ struct status {
 
 /* ---- the other nodes ---- */
 
-static void gathered_fini(struct gathered *g)
+void gathered_fini(struct gathered *g)
 {
     for (size_t i = 0; i < g->count; i++)
         node_status_fini(&g->answers[i].status);
@@ -62,8 +54,7 @@ static void gathered_fini(struct gathered *g)
     *g = (struct gathered){ 0 };
 }
 
-/* Copies and decodes the answers; one that cannot be decoded counts as missing. */
-static int gather(struct gathered *g, const struct channel_answer *answers,
+int gathered_init(struct gathered *g, const struct session_answer *answers,
                   size_t count)
 {
     const int64_t now_us = clock_now().wall_us;
@@ -104,7 +95,7 @@ static void call_waiters(struct status *s)
             waiters[i].cb(waiters[i].ctx);
 }
 
-static void on_answers(void *ctx, const struct channel_answer *answers, size_t count,
+static void on_answers(void *ctx, const struct session_answer *answers, size_t count,
                        bool complete)
 {
     struct status *s = ctx;
@@ -112,7 +103,7 @@ static void on_answers(void *ctx, const struct channel_answer *answers, size_t c
 
     (void)complete;
     s->asking = false;
-    if (gather(&g, answers, count) == 0) {
+    if (gathered_init(&g, answers, count) == 0) {
         gathered_fini(&s->gathered);
         s->gathered = g;
     }
@@ -123,23 +114,38 @@ static void ask_others(struct status *s)
 {
     if (s->asking)
         return;
-    s->asking = channel_ask(s->channel, "status", span_of(NULL, 0), ANSWER_MS,
+    s->asking = session_ask(s->session, "status", span_of(NULL, 0), ANSWER_MS,
                             on_answers, s, NULL) == 0;
 }
 
-static void on_question(void *ctx, struct channel_question *q, struct span payload)
+static void on_question(void *ctx, struct session_question *q, struct span payload)
 {
     struct status *s = ctx;
     struct job_input in = { 0 };
     struct buf b;
 
     (void)payload;
-    buf_init(&b, CHANNEL_ANSWER_MAX);
+    buf_init(&b, SESSION_ANSWER_MAX);
     s->opts.describe(s->opts.ctx, &in);
     if (in.own)
         node_status_encode(&b, in.own);
-    channel_answer(q, buf_error(&b) ? span_of(NULL, 0) : buf_span(&b));
+    session_answer(q, buf_error(&b) ? span_of(NULL, 0) : buf_span(&b));
     buf_fini(&b);
+}
+
+struct store_status status_of_store(const struct store_server_stats *s,
+                                    struct store_rate *rate)
+{
+    return (struct store_status){
+        .present = true,
+        .requests = s->requests,
+        .answers = s->answers,
+        .bytes_in = s->bytes_in,
+        .bytes_out = s->bytes_out,
+        .connections = s->connections,
+        .keys = s->keys,
+        .rate = store_rate(rate, s->requests, clock_mono_ms()),
+    };
 }
 
 /* ---- recent enough ---- */
@@ -150,7 +156,7 @@ int status_when_recent(struct status *s, void (*cb)(void *ctx), void *ctx)
     const uint64_t period = MAX_OF(PERIOD_MS, nodes * NODE_MS);
     const bool never = s->gathered.at_ms == 0;
 
-    if (s->channel && channel_shared(s->channel) &&
+    if (s->session && session_shared(s->session) &&
         (never || clock_mono_ms() - s->gathered.at_ms >= period)) {
         ask_others(s);
         if (s->asking && (never || nodes <= WAIT_NODES)) {
@@ -173,47 +179,53 @@ void status_forget(struct status *s, void *ctx)
 
 static const char *why_alone(const struct status *s, const struct job_input *in)
 {
-    const enum channel_state state =
-        s->channel ? channel_state(s->channel) : CHANNEL_NONE;
+    const enum session_state state =
+        s->session ? session_state(s->session) : SESSION_NONE;
 
     if (in->nnodes_max <= 1)
         return NULL;
     switch (state) {
-    case CHANNEL_UP:
+    case SESSION_UP:
         return NULL;
-    case CHANNEL_NONE:
+    case SESSION_NONE:
         return "the nodes have not met yet";
-    case CHANNEL_CONNECTING:
+    case SESSION_CONNECTING:
         return "the coordinator of the job cannot be reached at the moment";
-    case CHANNEL_ALONE:
+    case SESSION_ALONE:
         return in->own && in->own->group_rank >= 0 && in->nnodes_min == 1
                    ? NULL
                    : "no other node can be asked";
-    case CHANNEL_NO_COORDINATOR:
+    case SESSION_UNSHARED:
         break;
     }
     return "the job's store is served by torchrun or by an older muster, through which "
            "the other nodes cannot be asked";
 }
 
-int status_now(struct status *s, struct job_status *j)
+/* Fills in s->input: all that is known now. */
+static void find_input(struct status *s)
 {
     s->input = (struct job_input){ 0 };
     s->opts.describe(s->opts.ctx, &s->input);
-    if (s->channel) {
-        s->input.record = channel_record(s->channel);
-        s->input.self = channel_node(s->channel);
+    if (s->session) {
+        s->input.record = session_record(s->session);
+        s->input.self = session_node(s->session);
         s->input.answers = s->gathered.answers;
         s->input.answer_count = s->gathered.count;
     }
     if (s->input.own)
         s->input.alone = why_alone(s, &s->input);
+}
+
+int status_now(struct status *s, struct job_status *j)
+{
+    find_input(s);
     return job_status_build(j, &s->input);
 }
 
 uint64_t status_stamp(const struct status *s)
 {
-    const struct record *r = s->channel ? channel_record(s->channel) : NULL;
+    const struct record *r = s->session ? session_record(s->session) : NULL;
 
     return s->gathered.at_ms + (r ? r->last : 0);
 }
@@ -235,7 +247,7 @@ static bool own_lines(struct status *s, int64_t rank, struct buf *out)
     return true;
 }
 
-static void on_lines_question(void *ctx, struct channel_question *q,
+static void on_lines_question(void *ctx, struct session_question *q,
                               struct span payload)
 {
     struct buf b;
@@ -243,7 +255,7 @@ static void on_lines_question(void *ctx, struct channel_question *q,
     buf_init(&b, LINES_MAX);
     if (payload.n == 8)
         (void)own_lines(ctx, (int64_t)get_u64(payload.p), &b);
-    channel_answer(q, buf_span(&b));
+    session_answer(q, buf_span(&b));
     buf_fini(&b);
 }
 
@@ -258,7 +270,7 @@ static void lines_done(struct lines_ask *l, struct span found, const char *why)
     mem_free(l);
 }
 
-static void on_lines_answers(void *ctx, const struct channel_answer *answers,
+static void on_lines_answers(void *ctx, const struct session_answer *answers,
                              size_t count, bool complete)
 {
     struct lines_ask *l = ctx;
@@ -287,7 +299,7 @@ int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx)
         return 0;
     }
     buf_fini(&b);
-    if (!s->channel || !channel_shared(s->channel)) {
+    if (!s->session || !session_shared(s->session)) {
         cb(ctx, span_of(NULL, 0), "there is no such rank on this node");
         return 0;
     }
@@ -296,7 +308,7 @@ int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx)
         return MUSTER_ENOMEM;
     *l = (struct lines_ask){ s, s->lines, cb, ctx };
     put_u64(payload, (uint64_t)rank);
-    const int rc = channel_ask(s->channel, "lines", span_of(payload, sizeof payload),
+    const int rc = session_ask(s->session, "lines", span_of(payload, sizeof payload),
                                ANSWER_MS, on_lines_answers, l, NULL);
     if (rc == 0)
         s->lines = l;
@@ -310,14 +322,14 @@ int status_stacks(struct status *s, status_lines_cb cb, void *ctx)
     return s->opts.stacks ? s->opts.stacks(s->opts.ctx, cb, ctx) : MUSTER_ENOTSUP;
 }
 
-int status_set_channel(struct status *s, struct channel *channel)
+int status_set_session(struct status *s, struct session *session)
 {
-    int rc = channel_on_question(channel, "status", on_question, s);
+    int rc = session_on_question(session, "status", on_question, s);
 
     if (rc == 0)
-        rc = channel_on_question(channel, "lines", on_lines_question, s);
+        rc = session_on_question(session, "lines", on_lines_question, s);
     if (rc == 0)
-        s->channel = channel;
+        s->session = session;
     return rc;
 }
 
@@ -345,40 +357,40 @@ void status_changed(struct status *s)
 
 /* ---- the agent's socket ---- */
 
-struct asked {
+struct status_asked {
     struct status *s;
     struct local_request *r;
-    uint32_t node;
 };
 
+/* The command builds the status from what is known here: see job_status.h. */
 static void answer_status(void *ctx)
 {
-    struct asked *a = ctx;
-    struct job_status j;
-    struct buf b;
+    struct status_asked *a = ctx;
+    struct buf bytes, text;
 
-    buf_init(&b, SIZE_MAX);
-    if (status_now(a->s, &j) == 0) {
-        job_status_json(&b, &j, a->node, !a->node);
-        job_status_fini(&j);
-    } else {
-        buf_fail(&b, MUSTER_ENOMEM);
-    }
-    local_request_answer(a->r, &b, buf_error(&b));
+    buf_init(&bytes, SIZE_MAX);
+    buf_init(&text, SIZE_MAX);
+    find_input(a->s);
+    job_input_encode(&bytes, &a->s->input);
+    put_str(&text, "\"");
+    buf_fail(&text, buf_error(&bytes));
+    (void)base64_encode(&text, buf_span(&bytes));
+    put_str(&text, "\"");
+    local_request_answer(a->r, &text, buf_error(&text));
+    buf_fini(&bytes);
     mem_free(a);
 }
 
 static void on_status(void *ctx, struct local_request *r, const json_t *body)
 {
-    struct asked *a = mem_calloc(1, sizeof *a);
+    struct status_asked *a = mem_calloc(1, sizeof *a);
 
+    (void)body;
     if (!a) {
         local_request_refuse(r, "out of memory");
         return;
     }
-    a->s = ctx;
-    a->r = r;
-    a->node = (uint32_t)json_integer_value(json_object_get(body, "node"));
+    *a = (struct status_asked){ ctx, r };
     if (status_when_recent(ctx, answer_status, a) != 0) {
         local_request_refuse(r, "too many requests wait for an answer");
         mem_free(a);
@@ -436,7 +448,7 @@ static void status_on_closed(void *ctx)
     mem_free(s);
 }
 
-/* The channel ends with us and brings no more answers. Callbacks that wait for one are
+/* The session ends with us and brings no more answers. Callbacks that wait for one are
  * called now, so that they free what they hold. */
 void status_close(struct status *s)
 {

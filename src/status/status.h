@@ -3,16 +3,17 @@
  * it.
  *
  * Nothing happens until the status is asked for. Then the other nodes are asked over
- * the channel: at most once a second in a small job, and less often in a large one, so
+ * the session: at most once a second in a small job, and less often in a large one, so
  * that the coordinator has little work with it. */
 #ifndef STATUS_STATUS_H
 #define STATUS_STATUS_H
 
 #include <uv.h>
 
-#include "job/channel.h"
+#include "job/session.h"
 #include "status/core/job_status.h"
 #include "status/local_socket.h"
+#include "store/server.h"
 
 struct status;
 
@@ -38,10 +39,27 @@ int status_open(const struct status_opts *opts, struct status **out,
                 struct muster_error *err);
 void status_close(struct status *s); /* NULL is fine */
 
+/* What the nodes last answered to the question "status". */
+struct gathered {
+    struct job_answer *answers; /* owned, and so are their workers */
+    size_t count;
+    struct buf bytes; /* their texts */
+    uint64_t at_ms;   /* by clock_mono_ms; 0: never */
+};
+
+/* Copies and decodes the answers; one that cannot be decoded counts as missing. */
+int gathered_init(struct gathered *g, const struct session_answer *answers,
+                  size_t count);
+void gathered_fini(struct gathered *g); /* zeroed is fine */
+
+/* What a store of ours has counted, and how many requests a second it gets. */
+struct store_status status_of_store(const struct store_server_stats *s,
+                                    struct store_rate *rate);
+
 /* From now until status_close the answers are about the whole job: its record is the
- * channel's, the other nodes are asked over the channel, and this node answers their
+ * session's, the other nodes are asked over the session, and this node answers their
  * questions. */
-int status_set_channel(struct status *s, struct channel *channel);
+int status_set_session(struct status *s, struct session *session);
 
 /* Answers "status" and "lines" on the agent's socket. */
 int status_serve_local(struct status *s, struct local_socket *local);

@@ -47,7 +47,7 @@ struct async_store {
     const struct async_store_ops *ops;
     uv_loop_t *loop;
     bool ordered; /* calls take effect in the order in which they are made */
-    bool silent;  /* a talk has found that its connection does not answer any more */
+    bool silent; /* a dialogue has found that its connection does not answer any more */
     struct async_store *inner; /* what this is a view of; NULL: it is not a view */
 };
 

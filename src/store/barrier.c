@@ -18,16 +18,8 @@ struct barrier {
     void *ctx;
 };
 
-static uint64_t left_ms(const struct barrier *b)
-{
-    const uint64_t now = uv_hrtime() / 1000000;
-
-    return b->deadline_ms == MONO_NEVER ? MONO_NEVER
-           : b->deadline_ms > now       ? b->deadline_ms - now
-                                        : 0;
-}
-
-static void finish(struct barrier *b, int status, const struct muster_error *why)
+static void barrier_finish(struct barrier *b, int status,
+                           const struct muster_error *why)
 {
     const struct c10d_reply reply = { .op = C10D_BARRIER };
     struct muster_error err;
@@ -51,7 +43,7 @@ static void on_released(void *ctx, int status, const struct c10d_reply *reply,
                         const struct muster_error *err)
 {
     (void)reply;
-    finish(ctx, status, err);
+    barrier_finish(ctx, status, err);
 }
 
 static void wait_for_last(struct barrier *b)
@@ -59,33 +51,36 @@ static void wait_for_last(struct barrier *b)
     const struct span key = buf_span(&b->last);
     struct muster_error err;
 
-    if (async_store_wait(b->store, &key, 1, left_ms(b), on_released, b, &err) < 0)
-        finish(b, err.code, &err);
+    if (async_store_wait(b->store, &key, 1,
+                         ms_left(b->deadline_ms, uv_hrtime() / 1000000), on_released, b,
+                         &err) < 0)
+        barrier_finish(b, err.code, &err);
 }
 
-static void on_set(void *ctx, int status, const struct c10d_reply *reply,
-                   const struct muster_error *err)
+static void barrier_on_set(void *ctx, int status, const struct c10d_reply *reply,
+                           const struct muster_error *err)
 {
     (void)reply;
     if (status < 0)
-        finish(ctx, status, err);
+        barrier_finish(ctx, status, err);
     else
         wait_for_last(ctx);
 }
 
-static void on_counted(void *ctx, int status, const struct c10d_reply *reply,
-                       const struct muster_error *why)
+static void barrier_on_counted(void *ctx, int status, const struct c10d_reply *reply,
+                               const struct muster_error *why)
 {
     struct barrier *b = ctx;
     struct muster_error err;
 
     if (status < 0) {
-        finish(b, status, why);
+        barrier_finish(b, status, why);
     } else if (reply->number != b->world_size) {
         wait_for_last(b);
-    } else if (async_store_set(b->store, buf_span(&b->last), span_str("1"), left_ms(b),
-                               on_set, b, &err) < 0) {
-        finish(b, err.code, &err);
+    } else if (async_store_set(b->store, buf_span(&b->last), span_str("1"),
+                               ms_left(b->deadline_ms, uv_hrtime() / 1000000),
+                               barrier_on_set, b, &err) < 0) {
+        barrier_finish(b, err.code, &err);
     }
 }
 
@@ -113,8 +108,8 @@ int async_store_generic_barrier(struct async_store *s, struct span key,
         buf_append_str(&b->last, "/last_member") < 0)
         rc = err_nomem(err);
     else
-        rc = async_store_add(s, buf_span(&b->members), 1, timeout_ms, on_counted, b,
-                             err);
+        rc = async_store_add(s, buf_span(&b->members), 1, timeout_ms,
+                             barrier_on_counted, b, err);
     if (rc < 0) {
         buf_fini(&b->members);
         buf_fini(&b->last);

@@ -2,7 +2,7 @@
  *
  * Every kind of store uses these. A kind that must know more about a call puts this
  * struct first in one of its own, for the bytes still to be sent (client.c), the
- * engine's number for it (memory_store.c), or the request to etcd (etcd_store_int.h).
+ * engine's number for it (memory_store.c), or the request to etcd (etcd_store.c).
  * Until its end a call is in one of its store's lists, or its store works on it. */
 #ifndef STORE_CALL_H
 #define STORE_CALL_H

@@ -1,11 +1,37 @@
-/* client.c - a c10d store over TCP; see client.h. Top to bottom: how calls end,
- * deadlines, calls on their way out, answers on their way in, open and close.
+/* client.c - a c10d store over TCP; see client.h.
  *
- * A call waits in `queued` until there is a connection and nothing blocks it. Then it
- * is sent, and waits in `asked` for its answer, or in `unwritten` if it has none. The
- * server answers in order, so the next bytes are for the first of `asked`. A call whose
- * time is up calls back at once, but stays in its list until its answer has been read
- * and dropped, so that later answers still match their calls. */
+ *   client:  CONNECTING --> READY --> BROKEN      and from each of them CLOSED
+ *
+ *   a call:  queued --+--> asked      its answer is due
+ *                     '--> unwritten  it has no answer: done once its bytes are written
+ *
+ * Calls are sent in the order in which they were made, and the server answers in that
+ * order: the next bytes are for the first of `asked`. A blocking call is a WAIT, and
+ * its request once that is answered; a server reads nothing behind a WAIT, so nothing
+ * is sent behind it either (`blocked`).
+ *
+ * What a deadline does: the call calls back at once. If it was not sent, that is all.
+ * Otherwise it stays in its list until its answer has been read and dropped, so that
+ * later answers still match their calls; a wait is ended by CANCEL_WAIT, which may
+ * cross the answer to the wait. A server that does not answer that either is given up.
+ *
+ * What a loss does: the client is BROKEN, every call fails with the reason, and so does
+ * each later one. It never reconnects: what the server knew of us is lost, and only the
+ * caller knows what that means. Out of memory on the way is such a loss
+ * (MUSTER_ENOMEM): the stream may lack bytes. A call that cannot be made for want of
+ * memory fails alone, since its size is the caller's.
+ *
+ * Rules, with their reasons:
+ *   - Callbacks come from the loop only, never from inside a call: client_call queues
+ *     and defers.
+ *   - A callback may close the client. Whoever calls back looks at c->state afterwards.
+ *   - Bytes that libuv writes are in a struct outgoing of their own: they may outlive
+ *     the connection and the client.
+ *   - Calls with an empty list are answered here: some of torch's servers crash on
+ * them.
+ *
+ * Top to bottom: how calls end, deadlines, calls on their way out, answers on their way
+ * in, open and close. */
 #include "store/client.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -211,7 +237,7 @@ static void client_arm(struct client *c, uint64_t due_ms)
         return;
     c->armed_ms = due_ms;
     uv_update_time(c->base.loop);
-    (void)uv_timer_start(&c->timer, client_on_time, due_ms > now ? due_ms - now : 0, 0);
+    (void)uv_timer_start(&c->timer, client_on_time, ms_left(due_ms, now), 0);
 }
 
 static struct wire_call *first_due(struct client *c, uint64_t now,
@@ -283,7 +309,8 @@ static void cancel_unanswered(struct client *c, struct wire_call *call)
     client_lose(c, &err);
 }
 
-static void expire(struct client *c, struct wire_call *call, struct call_list *in)
+static void client_expire(struct client *c, struct wire_call *call,
+                          struct call_list *in)
 {
     const bool queued = call->phase == CALL_QUEUED;
     struct muster_error err;
@@ -314,7 +341,7 @@ static void client_on_time(uv_timer_t *timer)
 
     c->armed_ms = MONO_NEVER;
     while (c->state != CLIENT_CLOSED && (call = first_due(c, now, &in)))
-        expire(c, call, in);
+        client_expire(c, call, in);
     if (c->state == CLIENT_CLOSED)
         return;
     client_run(c);
@@ -366,7 +393,7 @@ static int write_later(struct client *c, uv_stream_t *stream)
     return 0;
 }
 
-static void flush(struct client *c)
+static void client_flush(struct client *c)
 {
     uv_stream_t *stream = (uv_stream_t *)&c->conn->tcp;
     int rc = 0;
@@ -413,6 +440,7 @@ static void send_call(struct client *c, struct wire_call *call)
     if (send_part(c, call, n) < 0) {
         (void)err_nomem(&err);
         client_fail_call(c, call, &err);
+        client_lose(c, &err);
         return;
     }
     call->phase = call->waits ? CALL_WAITING : CALL_ASKED;
@@ -460,7 +488,7 @@ static void client_run(struct client *c)
             send_call(c, call);
     }
     if (c->state == CLIENT_READY)
-        flush(c);
+        client_flush(c);
     while (c->state == CLIENT_READY && (call = wire_first(&c->unwritten)) &&
            call->out_end <= c->written) {
         (void)call_list_take(&c->unwritten);
@@ -486,7 +514,8 @@ static int strip_list(const struct client *c, struct c10d_reply *reply,
     return 0;
 }
 
-static void answer(struct client *c, struct wire_call *call, struct c10d_reply *reply)
+static void client_answer(struct client *c, struct wire_call *call,
+                          struct c10d_reply *reply)
 {
     struct muster_error err = { 0 };
     struct buf keys;
@@ -538,7 +567,7 @@ static int64_t take_cancelled(struct client *c, struct wire_call *call)
 
 /* Takes one answer from the input and returns how many bytes it took; 0 if it is not
  * complete, or a negative code if the connection is lost. */
-static int64_t take_answer(struct client *c)
+static int64_t client_take_answer(struct client *c)
 {
     struct wire_call *call = wire_first(&c->asked);
     struct c10d_reply reply;
@@ -566,7 +595,7 @@ static int64_t take_answer(struct client *c)
     if (c->blocked == call)
         c->blocked = NULL;
     call_list_remove(&c->asked, &call->base);
-    answer(c, call, &reply);
+    client_answer(c, call, &reply);
     client_end(c, call);
     return used;
 }
@@ -593,7 +622,7 @@ static void client_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *b
     }
     buf_commit(&c->in, (size_t)nread);
     while (c->state == CLIENT_READY && buf_len(&c->in)) {
-        const int64_t used = take_answer(c);
+        const int64_t used = client_take_answer(c);
 
         if (used <= 0)
             break;
@@ -614,8 +643,8 @@ static int client_start_reading(struct client *c)
 /* ---- open, call, close ---- */
 
 /* Encodes the call: a WAIT in front if it has to wait for keys, then the request. */
-static int encode(struct wire_call *call, const struct c10d_request *req,
-                  struct muster_error *err)
+static int client_encode(struct wire_call *call, const struct c10d_request *req,
+                         struct muster_error *err)
 {
     struct c10d_request wait = { .op = C10D_WAIT };
     struct buf one;
@@ -665,7 +694,7 @@ static int wire_call_new(struct client *c, const struct c10d_request *req,
     c10d_keys_text(req->op == C10D_BARRIER || rc < 0 ? req : &full.req, call->base.keys,
                    sizeof call->base.keys);
     if (rc == 0 && (!c10d_has_list(req->op) || req->list.count))
-        rc = encode(call, &full.req, err);
+        rc = client_encode(call, &full.req, err);
     c10d_prefixed_fini(&full);
     if (rc < 0) {
         buf_fini(&call->bytes);
@@ -797,7 +826,7 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
                                          .timeout_ms = opts->timeout_ms,
                                          .once = opts->once,
                                          .auth = opts->auth,
-                                         .trace = opts->trace };
+                                         .log = opts->log };
     int rc;
 
     if (!c || !host)

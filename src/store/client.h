@@ -8,18 +8,18 @@
 #define STORE_CLIENT_H
 
 #include "auth/core/auth.h"
-#include "base/trace.h"
+#include "base/log.h"
 #include "store/async_store.h"
 
 struct store_client_opts {
     const char *host; /* name or numeric, without brackets; copied */
     uint16_t port;
-    uint64_t timeout_ms; /* to connect, with the handshake; like torch, retries with a
-                            growing pause until then */
-    bool once;           /* do not retry: report why the first round failed */
-    bool raw_keys;       /* do not put "/" before keys */
-    struct auth *auth;   /* the job's secret, or NULL */
-    const struct trace *trace; /* borrowed, may be NULL */
+    uint64_t timeout_ms;   /* to connect, with the handshake; like torch, retries with a
+                              growing pause until then */
+    bool once;             /* do not retry: report why the first round failed */
+    bool raw_keys;         /* do not put "/" before keys */
+    struct auth *auth;     /* the job's secret, or NULL */
+    const struct log *log; /* borrowed, may be NULL */
 };
 
 /* Comes once: with status 0 when connected, else with a code as in connect.h. On

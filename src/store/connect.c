@@ -31,7 +31,7 @@ struct connector {
     uint64_t timeout_ms, deadline_ms;
     bool once;
     struct connect_opts opts; /* auth is a reference; host is NULL */
-    const struct trace *trace;
+    const struct log *log;
     connect_cb cb; /* NULL once it has been called */
     void *ctx;
     struct rng rng;
@@ -52,9 +52,9 @@ struct connector {
         round; /* why this round fails, as far as known; code 0: not yet */
 };
 
-static void start_round(struct connector *d);
+static void connect_start_round(struct connector *d);
 
-static bool racing(const struct connector *d)
+static bool connect_racing(const struct connector *d)
 {
     for (size_t i = 0; i < d->next; i++)
         if (d->attempts[i])
@@ -72,8 +72,8 @@ static void stop_attempts(struct connector *d)
     d->next_ms = d->patience_ms = MONO_NEVER;
 }
 
-static void finish(struct connector *d, struct store_conn *conn,
-                   const struct muster_error *err)
+static void connect_finish(struct connector *d, struct store_conn *conn,
+                           const struct muster_error *err)
 {
     const connect_cb cb = d->cb;
 
@@ -102,10 +102,10 @@ static void put_holder(const struct connector *d, char *to, size_t size)
         (void)snprintf(to, size, "; %s holds that port of this machine", who);
 }
 
-static const char *remedy(int code);
+static const char *failure_remedy(int code);
 
 /* The message is torch's, so that a search for it finds something. */
-static void give_up(struct connector *d)
+static void connect_give_up(struct connector *d)
 {
     struct muster_error err;
     char where[ENDPOINT_TEXT], holder[560];
@@ -122,8 +122,8 @@ static void give_up(struct connector *d)
                       "The client socket has timed out after %" PRIu64
                       "ms while trying to connect to (%s, %u)",
                       d->timeout_ms, d->host, d->port);
-    err_add(&err, ": %.700s%s; %s", d->last.text, holder, remedy(d->last.code));
-    finish(d, NULL, &err);
+    err_add(&err, ": %.700s%s; %s", d->last.text, holder, failure_remedy(d->last.code));
+    connect_finish(d, NULL, &err);
 }
 
 static void note_failure(struct muster_error *so_far, int code, const char *why);
@@ -142,20 +142,21 @@ static void note_unfinished(struct connector *d)
 
 /* Tells the user what we wait for: seldom in the usual log, each round with
  * LOGLEVEL=INFO. */
-static void log_waiting(struct connector *d, double pause, uint64_t now)
+static void connect_log_waiting(struct connector *d, double pause, uint64_t now)
 {
-    trace(d->trace, TRACE_INFO,
-          "the store at %s port %u was not reached, next attempt in %.1f s: %s",
-          d->host, d->port, pause / 1000, d->last.text);
+    log_line(d->log, LOG_INFO, AT_RENDEZVOUS,
+             "the store at %s port %u was not reached, next attempt in %.1f s: %s",
+             d->host, d->port, pause / 1000, d->last.text);
     if (now < d->log_ms)
         return;
     d->log_ms = now + LOG_AGAIN_MS;
-    trace(d->trace, TRACE_WARN, "waiting for the store at %s port %u, %u s of %u: %s",
-          d->host, d->port, (unsigned)((now - d->start_ms) / 1000),
-          (unsigned)(d->timeout_ms / 1000), d->last.text);
+    log_line(d->log, LOG_WARN, AT_RENDEZVOUS,
+             "waiting for the store at %s port %u, %u s of %u: %s", d->host, d->port,
+             (unsigned)((now - d->start_ms) / 1000), (unsigned)(d->timeout_ms / 1000),
+             d->last.text);
 }
 
-static void end_round(struct connector *d)
+static void connect_end_round(struct connector *d)
 {
     const uint64_t now = clock_mono_ms();
     double pause;
@@ -172,21 +173,21 @@ static void end_round(struct connector *d)
     if ((d->once && !first_hangup) || now >= d->deadline_ms ||
         d->last.code == MUSTER_ENOMEM || d->last.code == MUSTER_EACCES ||
         d->wrong_services >= WRONG_SERVICE_MOST) {
-        give_up(d);
+        connect_give_up(d);
         return;
     }
     pause = d->pause_ms * (0.5 + rng_unit(&d->rng));
     d->pause_ms = MIN_OF(d->pause_ms * 1.5, (double)PAUSE_MOST_MS);
-    log_waiting(d, pause, now);
+    connect_log_waiting(d, pause, now);
     d->again_ms = first_hangup ? now : now + (uint64_t)pause;
 }
 
-static void arm(struct connector *d);
+static void connect_arm(struct connector *d);
 static void connect_on_attempt(void *ctx, struct attempt *a, struct store_conn *conn,
                                int code, const char *why);
 
 /* Starts attempts from the next address on, until one is under way. */
-static void try_next(struct connector *d)
+static void connect_try_next(struct connector *d)
 {
     char why[200];
     int code;
@@ -204,8 +205,8 @@ static void try_next(struct connector *d)
         note_failure(&d->round, code, why);
     }
     d->next_ms = MONO_NEVER;
-    if (!racing(d))
-        end_round(d);
+    if (!connect_racing(d))
+        connect_end_round(d);
 }
 
 static void connect_on_attempt(void *ctx, struct attempt *a, struct store_conn *conn,
@@ -217,18 +218,18 @@ static void connect_on_attempt(void *ctx, struct attempt *a, struct store_conn *
         if (d->attempts[i] == a)
             d->attempts[i] = NULL;
     if (conn || code == 0) {
-        finish(d, conn, NULL);
+        connect_finish(d, conn, NULL);
         return;
     }
     note_failure(&d->round, code, why);
-    try_next(d);
+    connect_try_next(d);
     if (d->cb)
-        arm(d);
+        connect_arm(d);
 }
 
 /* IPv6 and IPv4 take turns, each in the resolver's order, as in RFC 8305. */
-static void order(struct connector *d, const struct sockaddr_storage *addrs,
-                  size_t count)
+static void connect_order(struct connector *d, const struct sockaddr_storage *addrs,
+                          size_t count)
 {
     size_t next[2] = { 0, 0 };
     const sa_family_t family[2] = { AF_INET6, AF_INET };
@@ -258,17 +259,17 @@ static void connect_on_resolved(void *ctx, int status,
     d->lookup = NULL;
     if (status < 0) {
         note_failure(&d->round, status, err->text);
-        end_round(d);
+        connect_end_round(d);
     } else {
-        order(d, addrs, count);
+        connect_order(d, addrs, count);
         d->patience_ms = clock_mono_ms() + PATIENCE_MS;
-        try_next(d);
+        connect_try_next(d);
     }
     if (d->cb)
-        arm(d);
+        connect_arm(d);
 }
 
-static void start_round(struct connector *d)
+static void connect_start_round(struct connector *d)
 {
     struct muster_error err;
 
@@ -276,7 +277,7 @@ static void start_round(struct connector *d)
     if (resolve_start(d->loop, d->host, d->port, connect_on_resolved, d, &d->lookup,
                       &err) < 0) {
         note_failure(&d->round, err.code, err.text);
-        end_round(d);
+        connect_end_round(d);
     }
 }
 
@@ -289,23 +290,23 @@ static void connect_on_due(uv_timer_t *timer)
         note_unfinished(d);
         if (d->round.code)
             d->last = d->round;
-        give_up(d);
+        connect_give_up(d);
         return;
     }
     if (now >= d->patience_ms) {
         note_unfinished(d);
-        end_round(d);
+        connect_end_round(d);
     } else if (now >= d->again_ms) {
-        start_round(d);
+        connect_start_round(d);
     } else if (now >= d->next_ms) {
-        try_next(d);
+        connect_try_next(d);
     }
     if (d->cb)
-        arm(d);
+        connect_arm(d);
 }
 
 /* The timer may come early; connect_on_due checks what is due. */
-static void arm(struct connector *d)
+static void connect_arm(struct connector *d)
 {
     const uint64_t now = clock_mono_ms();
     uint64_t due = MIN_OF(d->deadline_ms, d->again_ms);
@@ -313,10 +314,10 @@ static void arm(struct connector *d)
     due = MIN_OF(due, d->next_ms);
     due = MIN_OF(due, d->patience_ms);
     uv_update_time(d->loop);
-    (void)uv_timer_start(&d->timer, connect_on_due, due > now ? due - now : 0, 0);
+    (void)uv_timer_start(&d->timer, connect_on_due, ms_left(due, now), 0);
 }
 
-static uint64_t seed(void)
+static uint64_t connect_seed(void)
 {
     uint64_t s = uv_hrtime();
 
@@ -346,7 +347,7 @@ int connect_start(uv_loop_t *loop, const struct connect_opts *opts, connect_cb c
     d->opts = *opts;
     d->opts.host = NULL;
     d->opts.auth = auth_ref(opts->auth);
-    d->trace = opts->trace;
+    d->log = opts->log;
     d->cb = cb;
     d->ctx = ctx;
     d->pause_ms = PAUSE_FIRST_MS;
@@ -354,10 +355,10 @@ int connect_start(uv_loop_t *loop, const struct connect_opts *opts, connect_cb c
     d->again_ms = now; /* The first round starts from the loop. */
     d->start_ms = now;
     d->log_ms = now + LOG_FIRST_MS;
-    rng_init(&d->rng, seed());
+    rng_init(&d->rng, connect_seed());
     (void)uv_timer_init(loop, &d->timer);
     d->timer.data = d;
-    arm(d);
+    connect_arm(d);
     *out = d;
     return 0;
 }
@@ -389,7 +390,7 @@ void connect_free(struct connector *d)
 
 /* ---- what to say when no store was reached ---- */
 
-static const char *remedy(int code)
+static const char *failure_remedy(int code)
 {
     switch (code) {
     case MUSTER_EREFUSED:
@@ -414,7 +415,7 @@ static const char *remedy(int code)
 
 /* The code that says most about the peer wins: that another service answered outweighs
  * that a second address refused. */
-static int weight(int code)
+static int failure_weight(int code)
 {
     switch (code) {
     case MUSTER_ENOMEM:
@@ -445,7 +446,7 @@ static void note_failure(struct muster_error *so_far, int code, const char *why)
         (void)err_set(so_far, code, "%s", why);
         return;
     }
-    if (weight(code) > weight(so_far->code))
+    if (failure_weight(code) > failure_weight(so_far->code))
         so_far->code = code;
     if (strlen(so_far->text) < 500)
         err_add(so_far, "; %s", why);

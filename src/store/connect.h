@@ -12,7 +12,7 @@
 #include <uv.h>
 
 #include "auth/core/auth.h"
-#include "base/trace.h"
+#include "base/log.h"
 #include "net/core/interfaces.h"
 #include "net/resolve.h"
 
@@ -27,7 +27,7 @@ struct connect_opts {
      * and without err. The caller owns both then; nothing has been sent inside yet. */
     struct tls **tls;
     int *tls_fd;
-    const struct trace *trace; /* borrowed, may be NULL */
+    const struct log *log; /* borrowed, may be NULL */
 };
 
 /* A connection that has answered the greeting. Its owner closes it with

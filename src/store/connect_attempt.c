@@ -1,8 +1,43 @@
 /* connect_attempt.c - connects to one address, sends the greeting, and, with a secret,
  * proves that both sides hold it; see connect_int.h.
  *
- * The greeting is one write: torch's libuv server closes a connection whose VALIDATE
- * comes in pieces. */
+ * Who sends what. Each arrow is one write:
+ *
+ *   without a secret          we --> VALIDATE, PING(nonce)
+ *                             it <-- the nonce: it is a store
+ *   PyTorch 2.2 to 2.4        we --> VALIDATE, GETNUMKEYS
+ *                             it <-- a number below 2^32
+ *   with a secret             we --> VALIDATE, PING, CHECK(caps), OPEN
+ *                             it <-- the nonce, 0 (it is ours), CHALLENGE with its
+ * proof we --> ANSWER with ours; nothing is left to wait for with --encrypt both:
+ * TLS 1.3 with a key made from the handshake with --token-optional     OPEN waits for
+ * the answer to CHECK, since the store may be torch's, which is used without a proof
+ * then
+ *
+ * Life cycle: connecting, greeted (an answer is due), proving, over. munge is asked on
+ * a thread while the CHALLENGE waits; bytes that come meanwhile are out of turn. An
+ * attempt is over when its callback has come, or attempt_stop() was called; whatever
+ * libuv still reports finds a->cb NULL. Its memory goes with its socket, unless that
+ * became the caller's: a store_conn is the first member of the attempt it came from.
+ *
+ * What a loss does. Any end of the stream, wrong answer or failed proof ends this
+ * attempt with a code, and connect.c weighs it against those of other addresses: it
+ * retries a refusal or silence, never a wrong secret (EACCES) and a few times only
+ * another service (ENOTSTORE). Out of memory is final for the attempt, and for the
+ * connector, too.
+ *
+ * Rules, with their reasons:
+ *   - The greeting is one write: torch's libuv server closes a connection whose
+ *     VALIDATE comes in pieces.
+ *   - The nonce is not secret. No other service echoes it by chance, and that tells a
+ *     store from whatever else has the port.
+ *   - The server proves itself first: somebody who took over the port learns nothing
+ *     that would help with another store.
+ *   - A connection to ourselves is a refusal: without a listener, TCP may connect a
+ *     socket to its own port.
+ *   - An encrypted connection looks like a plain one to callers: a tls_pipe stands
+ *     between, and VALIDATE has been sent inside already. Only the relay takes the
+ *     encryption itself (connect_opts.tls). */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -87,7 +122,7 @@ void attempt_stop(struct attempt *a)
     store_conn_close(&a->conn);
 }
 
-static int code_of(int uv)
+static int attempt_code_of(int uv)
 {
     switch (uv) {
     case UV_ECONNREFUSED:
@@ -108,7 +143,7 @@ static int code_of(int uv)
     }
 }
 
-static void fail(struct attempt *a, int code, const char *why)
+static void attempt_fail(struct attempt *a, int code, const char *why)
 {
     const attempt_cb cb = a->cb;
 
@@ -116,12 +151,12 @@ static void fail(struct attempt *a, int code, const char *why)
     cb(a->ctx, a, NULL, code, why);
 }
 
-static void fail_uv(struct attempt *a, const char *doing, int uv)
+static void attempt_fail_uv(struct attempt *a, const char *doing, int uv)
 {
     char why[200];
 
     (void)snprintf(why, sizeof why, "%s: %s%s", a->conn.peer, doing, uv_strerror(uv));
-    fail(a, code_of(uv), why);
+    attempt_fail(a, attempt_code_of(uv), why);
 }
 
 /* With these options we notice within a minute that the peer has vanished. */
@@ -140,7 +175,7 @@ static void set_socket_options(struct attempt *a)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacked_ms, sizeof unacked_ms);
 }
 
-static void succeed(struct attempt *a)
+static void attempt_succeed(struct attempt *a)
 {
     const attempt_cb cb = a->cb;
     struct sockaddr_storage local = { 0 };
@@ -157,20 +192,20 @@ static void succeed(struct attempt *a)
     cb(a->ctx, a, &a->conn, 0, NULL);
 }
 
-static void check_answer(struct attempt *a);
+static void attempt_check_answer(struct attempt *a);
 
 /* ---- The proof ---- */
 
-static void fail_access(struct attempt *a, const char *why)
+static void attempt_fail_access(struct attempt *a, const char *why)
 {
     char text[600];
 
     (void)snprintf(text, sizeof text, "%s: %.500s", a->conn.peer, why);
-    fail(a, MUSTER_EACCES, text);
+    attempt_fail(a, MUSTER_EACCES, text);
 }
 
 /* Sends the handshake's output. False: it failed, and so did the attempt. */
-static bool send_out(struct attempt *a)
+static bool attempt_send_out(struct attempt *a)
 {
     struct buf *out = &a->proof->out;
     uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(out), (unsigned)buf_len(out));
@@ -178,7 +213,7 @@ static bool send_out(struct attempt *a)
     const int rc = uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1);
 
     if (rc != (int)b.len) {
-        fail_uv(a, "proving the job's secret: ", rc < 0 ? rc : UV_EAGAIN);
+        attempt_fail_uv(a, "proving the job's secret: ", rc < 0 ? rc : UV_EAGAIN);
         return false;
     }
     buf_clear(out);
@@ -194,7 +229,7 @@ static int put_proof(struct attempt *a, const uint8_t *bytes, size_t n)
     return c10d_encode_request(&a->proof->out, &push, NULL);
 }
 
-static int put_open(struct attempt *a)
+static int attempt_put_open(struct attempt *a)
 {
     struct attempt_proof *p = a->proof;
     uint8_t out[AUTH_MESSAGE];
@@ -261,12 +296,14 @@ fail:
             (void)close(ends[i]);
     if (fd >= 0)
         (void)close(fd);
-    fail_access(a, err.text[0] ? err.text : "cannot encrypt: out of descriptors");
+    attempt_fail_access(a,
+                        err.text[0] ? err.text : "cannot encrypt: out of descriptors");
 }
 
 /* Checks the server's proof and sends ours, or why we refuse. After our proof there is
  * nothing to wait for: a server that refuses it closes the connection. */
-static void answer(struct attempt *a, const struct auth_message *m, struct span bytes)
+static void attempt_answer(struct attempt *a, const struct auth_message *m,
+                           struct span bytes)
 {
     struct attempt_proof *p = a->proof;
     uint8_t out[AUTH_MESSAGE];
@@ -281,19 +318,19 @@ static void answer(struct attempt *a, const struct auth_message *m, struct span 
     if (rc == 0 && buf_len(&p->in))
         rc = err_set(&err, MUSTER_EACCES, "it sent a handshake message out of turn");
     if (n && put_proof(a, out, n) < 0) {
-        fail_uv(a, "", UV_ENOMEM);
+        attempt_fail_uv(a, "", UV_ENOMEM);
     } else if (rc < 0) { /* Send the reason, so that the server can log it, too. */
         uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(&p->out),
                                  (unsigned)buf_len(&p->out));
 
         if (b.len)
             (void)uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1);
-        fail_access(a, err.text);
-    } else if (send_out(a)) {
+        attempt_fail_access(a, err.text);
+    } else if (attempt_send_out(a)) {
         if (p->auth->settings.flags & AUTH_ENCRYPT)
             encrypt(a);
         else
-            succeed(a);
+            attempt_succeed(a);
     }
 }
 
@@ -310,17 +347,17 @@ static void attempt_on_credential(void *ctx, void *data)
     if (!a->cb)
         return;
     if (!job || job->err.code) {
-        fail_access(a, job ? job->err.text : "munge: no answer within 5 s");
+        attempt_fail_access(a, job ? job->err.text : "munge: no answer within 5 s");
         return;
     }
     if (auth_decode(bytes, &m, NULL) < 0 ||
         !auth_equal(job->payload + AUTH_SECRET, p->nonce, AUTH_NONCE) ||
         !auth_equal(job->payload + AUTH_SECRET + AUTH_NONCE, m.nonce, AUTH_NONCE)) {
-        fail_access(a, "its munge credential was made for another connection");
+        attempt_fail_access(a, "its munge credential was made for another connection");
         return;
     }
     auth_set_key(p->auth, job->payload);
-    answer(a, &m, bytes);
+    attempt_answer(a, &m, bytes);
 }
 
 static void decode_credential(struct attempt *a, const struct auth_message *m,
@@ -341,11 +378,11 @@ static void decode_credential(struct attempt *a, const struct auth_message *m,
         blocking_call_run(a->conn.tcp.loop, munge_take, job, MUNGE_MS,
                           attempt_on_credential, a, &p->munging, &err) < 0) {
         mem_free(job);
-        fail_uv(a, "", UV_ENOMEM);
+        attempt_fail_uv(a, "", UV_ENOMEM);
     }
 }
 
-static void on_message(struct attempt *a, struct span bytes)
+static void attempt_on_message(struct attempt *a, struct span bytes)
 {
     struct attempt_proof *p = a->proof;
     const unsigned flags = p->auth->settings.flags;
@@ -353,40 +390,40 @@ static void on_message(struct attempt *a, struct span bytes)
     struct muster_error err;
 
     if (auth_decode(bytes, &m, &err) < 0) {
-        fail_access(a, err.text);
+        attempt_fail_access(a, err.text);
     } else if (m.kind == AUTH_CHALLENGE && (flags & m.flags & AUTH_MUNGE) &&
                p->side.expects == AUTH_CHALLENGE && !p->munging) {
         decode_credential(a, &m, bytes);
     } else if (p->munging) {
-        fail_access(a, "it sent a handshake message out of turn");
+        attempt_fail_access(a, "it sent a handshake message out of turn");
     } else {
-        answer(a, &m, bytes);
+        attempt_answer(a, &m, bytes);
     }
 }
 
 /* The CHECK is answered: the store is ours, or it is torch's, which cannot prove
  * anything. */
-static void on_greeted(struct attempt *a, bool is_ours)
+static void attempt_on_greeted(struct attempt *a, bool is_ours)
 {
     struct attempt_proof *p = a->proof;
 
     p->greeted = true;
     if (is_ours && !p->opened) {
-        if (put_open(a) < 0)
-            fail_uv(a, "", UV_ENOMEM);
+        if (attempt_put_open(a) < 0)
+            attempt_fail_uv(a, "", UV_ENOMEM);
         else
-            (void)send_out(a);
+            (void)attempt_send_out(a);
     } else if (!is_ours && p->auth->optional) {
-        succeed(a);
+        attempt_succeed(a);
     } else if (!is_ours) {
-        fail_access(a,
-                    "that is a store of torch's, which cannot prove that it belongs to "
-                    "the job (--token-optional trusts it without a proof)");
+        attempt_fail_access(
+            a, "that is a store of torch's, which cannot prove that it belongs to "
+               "the job (--token-optional trusts it without a proof)");
     }
 }
 
 /* True if there may be more input to look at. */
-static bool take_greeting(struct attempt *a)
+static bool attempt_take_greeting(struct attempt *a)
 {
     struct attempt_proof *p = a->proof;
     const uint8_t *in = buf_data(&p->in);
@@ -398,12 +435,12 @@ static bool take_greeting(struct attempt *a)
         memcpy(a->answer, in, 5);
         a->got = 5;
         proof_free(a);
-        check_answer(a);
+        attempt_check_answer(a);
         return false;
     }
     is_ours = in[4] == 0;
     buf_consume(&p->in, 5);
-    on_greeted(a, is_ours);
+    attempt_on_greeted(a, is_ours);
     return a->cb != NULL;
 }
 
@@ -413,20 +450,20 @@ static void attempt_on_proof(struct attempt *a)
     uint8_t bytes[AUTH_MESSAGE];
     uint64_t n;
 
-    if (!p->greeted && !take_greeting(a))
+    if (!p->greeted && !attempt_take_greeting(a))
         return;
     if (buf_len(&p->in) < 8)
         return;
     n = get_u64(buf_data(&p->in));
     if (n > AUTH_MESSAGE) {
-        fail_access(a, "its handshake message is too long");
+        attempt_fail_access(a, "its handshake message is too long");
         return;
     }
     if (buf_len(&p->in) < 8 + n)
         return;
     memcpy(bytes, buf_data(&p->in) + 8, (size_t)n);
     buf_consume(&p->in, 8 + (size_t)n);
-    on_message(a, span_of(bytes, (size_t)n));
+    attempt_on_message(a, span_of(bytes, (size_t)n));
 }
 
 /* Whether the answer may be a store's number of keys. */
@@ -437,14 +474,14 @@ static bool is_num_keys(const struct attempt *a)
 }
 
 /* Checks whether the peer's answer to the greeting is that of a store. */
-static void check_answer(struct attempt *a)
+static void attempt_check_answer(struct attempt *a)
 {
     char why[300];
     const uint32_t got = get_u32(a->answer);
     const bool right = a->greeting == GREET_PING && got == a->nonce;
 
     if (is_num_keys(a) || (right && a->got == 4)) {
-        succeed(a);
+        attempt_succeed(a);
         return;
     }
     if (right)
@@ -460,7 +497,7 @@ static void check_answer(struct attempt *a)
                        "%s: Ping failed, invalid value returned from server. "
                        "Expected: %" PRIu32 ", Got: %" PRIu32,
                        a->conn.peer, a->nonce, got);
-    fail(a, MUSTER_ENOTSTORE, why);
+    attempt_fail(a, MUSTER_ENOTSTORE, why);
 }
 
 static void attempt_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
@@ -494,7 +531,7 @@ static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *
     if (nread > 0) {
         a->got += (size_t)nread;
         if (a->got >= (a->greeting == GREET_PING ? 4 : 8))
-            check_answer(a);
+            attempt_check_answer(a);
         return;
     }
     if (nread == 0)
@@ -503,7 +540,7 @@ static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *
                    "%s: accepted the connection and closed it without an answer: %s",
                    a->conn.peer,
                    nread == UV_EOF ? "end of file" : uv_strerror((int)nread));
-    fail(a, MUSTER_EHANGUP, why);
+    attempt_fail(a, MUSTER_EHANGUP, why);
 }
 
 /* If the peer is gone, the pending read reports it with the reason. */
@@ -513,7 +550,7 @@ static void attempt_on_written(uv_write_t *write, int status)
     (void)status;
 }
 
-static void greet(struct attempt *a)
+static void attempt_greet(struct attempt *a)
 {
     const bool ping = a->greeting == GREET_PING;
     uv_buf_t buf = uv_buf_init((char *)a->hello, ping ? 10 : 6);
@@ -539,10 +576,10 @@ static void greet(struct attempt *a)
         buf_fini(&list);
         /* With --token-optional, wait for the answer to CHECK, since the store may be
          * torch's. Without it such a store is refused anyway, so OPEN need not wait. */
-        if (rc == 0 && !a->proof->auth->optional && put_open(a) < 0)
+        if (rc == 0 && !a->proof->auth->optional && attempt_put_open(a) < 0)
             rc = UV_ENOMEM;
         if (rc == 0) {
-            (void)send_out(a);
+            (void)attempt_send_out(a);
             return;
         }
     }
@@ -550,7 +587,7 @@ static void greet(struct attempt *a)
         rc = uv_write(&a->write, (uv_stream_t *)&a->conn.tcp, &buf, 1,
                       attempt_on_written);
     if (rc < 0)
-        fail_uv(a, "sending the greeting: ", rc);
+        attempt_fail_uv(a, "sending the greeting: ", rc);
 }
 
 /* If nothing listens on the port, and our own end happens to get that port, TCP
@@ -573,16 +610,16 @@ static void attempt_on_connect(uv_connect_t *connect, int status)
     if (!a->cb)
         return;
     if (status < 0) {
-        fail_uv(a, "", status);
+        attempt_fail_uv(a, "", status);
         return;
     }
     if (is_self(a)) {
-        fail_uv(a, "", UV_ECONNREFUSED);
+        attempt_fail_uv(a, "", UV_ECONNREFUSED);
         return;
     }
     a->connected = true;
     set_socket_options(a);
-    greet(a);
+    attempt_greet(a);
 }
 
 struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
@@ -626,7 +663,7 @@ struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
     a->conn.tcp.data = a;
     rc = uv_tcp_connect(&a->connect, &a->conn.tcp, addr, attempt_on_connect);
     if (rc < 0) {
-        *code = code_of(rc);
+        *code = attempt_code_of(rc);
         (void)snprintf(why, why_size, "%s: %s", a->conn.peer, uv_strerror(rc));
         attempt_stop(a);
         return NULL;

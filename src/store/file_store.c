@@ -47,16 +47,16 @@ struct file_store {
     void *closed_ctx;
 };
 
-static void run(struct file_store *f);
+static void file_run_now(struct file_store *f);
 
 static void file_run(void *ctx)
 {
-    run(ctx);
+    file_run_now(ctx);
 }
 
 static void file_on_time(uv_timer_t *timer)
 {
-    run(timer->data);
+    file_run_now(timer->data);
 }
 
 static void file_store_on_change(uv_fs_event_t *watch, const char *name, int events,
@@ -73,7 +73,7 @@ static void file_store_on_change(uv_fs_event_t *watch, const char *name, int eve
 
 /* inotify watches a file, not a name, and the name may stand for another file by now.
  * So the watch is renewed before each check, and sees every change after it. */
-static void watch(struct file_store *f)
+static void file_watch(struct file_store *f)
 {
     bool seen = false;
 
@@ -85,7 +85,7 @@ static void watch(struct file_store *f)
     f->check_ms = clock_mono_ms() + (seen ? CHECK_LOCAL_MS : CHECK_REMOTE_MS);
 }
 
-static void unwatch(struct file_store *f)
+static void file_unwatch(struct file_store *f)
 {
     if (f->watching)
         (void)uv_fs_event_stop(&f->watch);
@@ -113,7 +113,7 @@ static void fail_and_unlock(struct file_store *f, struct call *call,
 }
 
 /* Serves the first call in the queue. False if it has to wait for the lock. */
-static bool serve_first(struct file_store *f)
+static bool file_serve_first(struct file_store *f)
 {
     struct call *call = f->queued.first;
     struct file_answer answer;
@@ -162,12 +162,12 @@ static bool is_ready(const struct call *call, const void *arg)
 }
 
 /* Puts the waiting calls whose keys exist by now back into the queue. */
-static void check_waiting(struct file_store *f)
+static void file_check_waiting(struct file_store *f)
 {
     struct muster_error err;
     int rc;
 
-    watch(f); /* This comes first, so that no change is missed. */
+    file_watch(f); /* This comes first, so that no change is missed. */
     rc = locked_file_lock(&f->file, LOCKED_FILE_READ, &err);
     if (rc == LOCKED_FILE_BUSY) {
         f->changed = true; /* The check is still to be done. */
@@ -190,7 +190,7 @@ static void check_waiting(struct file_store *f)
     }
 }
 
-static void time_out(struct file_store *f)
+static void file_time_out(struct file_store *f)
 {
     const uint64_t now = clock_mono_ms();
     struct call_list late = { NULL, NULL };
@@ -204,7 +204,7 @@ static void time_out(struct file_store *f)
         call_time_out(call, f->last_error.text);
 }
 
-static void arm(struct file_store *f)
+static void file_arm(struct file_store *f)
 {
     uint64_t due =
         MIN_OF(call_list_first_due(&f->queued), call_list_first_due(&f->waiting));
@@ -214,30 +214,30 @@ static void arm(struct file_store *f)
     clock_arm(&f->timer, file_on_time, due);
 }
 
-static void count_out(struct file_store *f);
+static void file_store_count_out(struct file_store *f);
 
-static void run(struct file_store *f)
+static void file_run_now(struct file_store *f)
 {
     if (f->closing) {
-        count_out(f);
+        file_store_count_out(f);
         return;
     }
     do {
-        while (!f->closing && f->queued.first && serve_first(f))
+        while (!f->closing && f->queued.first && file_serve_first(f))
             ;
         if (f->waiting.first &&
             (f->changed || clock_mono_ms() >= f->check_ms || f->check_ms == MONO_NEVER))
-            check_waiting(f);
-        /* check_waiting() may have put calls back, and those are served now. */
+            file_check_waiting(f);
+        /* file_check_waiting() may have put calls back, and those are served now. */
     } while (!f->closing && f->queued.first && f->retry_ms == MONO_NEVER);
     if (f->closing)
         return;
-    time_out(f);
+    file_time_out(f);
     if (!f->waiting.first)
-        unwatch(f);
+        file_unwatch(f);
     if (!f->queued.first && !(f->waiting.first && f->changed))
         got_lock(f); /* Nobody needs it any more. */
-    arm(f);
+    file_arm(f);
 }
 
 /* ---- open and close ---- */
@@ -292,7 +292,7 @@ static void close_handles(struct file_store *f)
 
 /* Takes itself off the file's count, and removes the file if it is the last user. If
  * the lock is not free in time, it gives up, and the file stays. */
-static void count_out(struct file_store *f)
+static void file_store_count_out(struct file_store *f)
 {
     if (f->counted && file_count_out(&f->file, f->world_size) == LOCKED_FILE_BUSY &&
         clock_mono_ms() < f->close_by_ms) {
@@ -314,7 +314,7 @@ static void file_close(struct async_store *s, async_store_closed_cb cb, void *ct
     f->closed_cb = cb;
     f->closed_ctx = ctx;
     f->close_by_ms = clock_mono_ms() + CLOSE_MS;
-    unwatch(f);
+    file_unwatch(f);
     defer_call(&f->next_run); /* We may be inside a callback of ours. */
 }
 
@@ -341,7 +341,7 @@ static const struct async_store_ops file_store_ops = {
 
 /* Does it at once, so that the caller learns of an impossible path, or later if
  * somebody else has the lock. */
-static int count_in(struct file_store *f, struct muster_error *err)
+static int file_store_count_in(struct file_store *f, struct muster_error *err)
 {
     const struct c10d_request add = { .op = C10D_ADD,
                                       .key = span_str(FILELOG_REFCOUNT),
@@ -386,7 +386,7 @@ int store_file_open(uv_loop_t *loop, const char *path, int64_t world_size,
     (void)uv_fs_event_init(loop, &f->watch);
     f->timer.data = f->watch.data = f;
     if (rc == 0)
-        rc = count_in(f, err);
+        rc = file_store_count_in(f, err);
     if (rc < 0) {
         f->closing = true;
         close_handles(f);

@@ -89,8 +89,8 @@ static int write_record(struct locked_file *f, struct span key, struct span valu
     return locked_file_append(f, buf_span(scratch), err);
 }
 
-static int add(struct locked_file *f, const struct c10d_request *req,
-               struct file_answer *out, struct muster_error *err)
+static int file_add(struct locked_file *f, const struct c10d_request *req,
+                    struct file_answer *out, struct muster_error *err)
 {
     uint8_t text[DECIMAL_MAX];
     struct span old;
@@ -105,8 +105,8 @@ static int add(struct locked_file *f, const struct c10d_request *req,
                         &out->bytes, err);
 }
 
-static int compare_set(struct locked_file *f, const struct c10d_request *req,
-                       struct file_answer *out, struct muster_error *err)
+static int file_compare_set(struct locked_file *f, const struct c10d_request *req,
+                            struct file_answer *out, struct muster_error *err)
 {
     struct span old = { NULL, 0 };
     const bool there = filelog_get(&f->log, req->key, &old);
@@ -121,8 +121,8 @@ static int compare_set(struct locked_file *f, const struct c10d_request *req,
     return rc;
 }
 
-static int append(struct locked_file *f, const struct c10d_request *req,
-                  struct file_answer *out, struct muster_error *err)
+static int file_append(struct locked_file *f, const struct c10d_request *req,
+                       struct file_answer *out, struct muster_error *err)
 {
     struct span old = { NULL, 0 };
     struct buf joined;
@@ -212,12 +212,12 @@ int file_op_perform(struct locked_file *f, const struct c10d_request *req,
     case C10D_SET:
         return write_record(f, req->key, req->value, &out->bytes, err);
     case C10D_COMPARE_SET:
-        return compare_set(f, req, out, err);
+        return file_compare_set(f, req, out, err);
     case C10D_GET:
         (void)filelog_get(&f->log, req->key, &out->reply.value);
         return 0;
     case C10D_ADD:
-        return add(f, req, out, err);
+        return file_add(f, req, out, err);
     case C10D_CHECK:
         out->reply.number = !has_all(f, req->list);
         return 0;
@@ -229,7 +229,7 @@ int file_op_perform(struct locked_file *f, const struct c10d_request *req,
     case C10D_DELETE_KEY:
         return delete_key(f, req, out, err);
     case C10D_APPEND:
-        return append(f, req, out, err);
+        return file_append(f, req, out, err);
     case C10D_MULTI_GET:
         return multi_get(f, req, out, err);
     case C10D_MULTI_SET:
@@ -252,7 +252,7 @@ int file_count_in(struct locked_file *f, struct muster_error *err)
     if (rc != 0)
         return rc;
     file_answer_init(&answer);
-    rc = add(f, &req, &answer, err);
+    rc = file_add(f, &req, &answer, err);
     file_answer_fini(&answer);
     locked_file_unlock(f);
     return rc;
@@ -273,11 +273,11 @@ int file_count_out(struct locked_file *f, int64_t world_size)
         return rc;
     file_answer_init(&finished);
     file_answer_init(&users);
-    rc = add(f, &req, &finished, NULL);
+    rc = file_add(f, &req, &finished, NULL);
     req.key = span_str(FILELOG_REFCOUNT);
     req.number = -1;
     if (rc == 0)
-        rc = add(f, &req, &users, NULL);
+        rc = file_add(f, &req, &users, NULL);
     if (rc == 0 && users.reply.number == 0 && world_size >= 0 &&
         finished.reply.number >= world_size)
         locked_file_remove(f);

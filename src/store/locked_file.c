@@ -45,8 +45,8 @@ static int sys_error(const struct locked_file *l, const char *doing, int sys,
 
 /* Opens and locks the file. If it was removed before we had the lock, it tries again
  * with the file that the path names then. */
-static int open_locked(struct locked_file *l, enum locked_file_mode mode,
-                       struct stat *st, struct muster_error *err)
+static int locked_file_open(struct locked_file *l, enum locked_file_mode mode,
+                            struct stat *st, struct muster_error *err)
 {
     const int flags[] = { [LOCKED_FILE_READ] = O_RDONLY | O_CLOEXEC,
                           [LOCKED_FILE_CHANGE] = O_RDWR | O_CLOEXEC,
@@ -73,7 +73,8 @@ static int open_locked(struct locked_file *l, enum locked_file_mode mode,
     return LOCKED_FILE_BUSY;
 }
 
-static int cut_off(const struct locked_file *l, size_t rest, struct muster_error *err)
+static int locked_file_cut_off(const struct locked_file *l, size_t rest,
+                               struct muster_error *err)
 {
     return err_set(
         err, MUSTER_ESTATE,
@@ -85,7 +86,7 @@ static int cut_off(const struct locked_file *l, size_t rest, struct muster_error
 }
 
 /* Reads what others have appended since we last read. */
-static int catch_up(struct locked_file *l, struct muster_error *err)
+static int locked_file_catch_up(struct locked_file *l, struct muster_error *err)
 {
     struct buf in;
     ssize_t n = 1;
@@ -114,14 +115,14 @@ static int catch_up(struct locked_file *l, struct muster_error *err)
             (void)err_nomem(err);
     }
     if (rc == 0 && buf_len(&in))
-        rc = cut_off(l, buf_len(&in), err);
+        rc = locked_file_cut_off(l, buf_len(&in), err);
     buf_fini(&in);
     return rc;
 }
 
 /* The path names another file than before: forget what we knew of the old one. */
-static int begin_file(struct locked_file *l, const struct stat *st,
-                      struct muster_error *err)
+static int locked_file_begin(struct locked_file *l, const struct stat *st,
+                             struct muster_error *err)
 {
     const int fd = open(l->path, O_PATH | O_CLOEXEC);
     struct stat same;
@@ -147,15 +148,15 @@ int locked_file_lock(struct locked_file *l, enum locked_file_mode mode,
                      struct muster_error *err)
 {
     struct stat st;
-    int rc = open_locked(l, mode, &st, err);
+    int rc = locked_file_open(l, mode, &st, err);
 
     if (rc != 0)
         return rc;
     if (l->held < 0 || st.st_dev != l->dev || st.st_ino != l->ino ||
         (uint64_t)st.st_size < l->pos) /* another file, or truncated */
-        rc = begin_file(l, &st, err);
+        rc = locked_file_begin(l, &st, err);
     if (rc == 0 && (uint64_t)st.st_size > l->pos)
-        rc = catch_up(l, err);
+        rc = locked_file_catch_up(l, err);
     if (rc != 0)
         locked_file_unlock(l);
     return rc;

@@ -44,16 +44,16 @@ struct handle {
     void *closed_ctx;
 };
 
-static void run(struct shared *c);
+static void memory_serve(struct shared *c);
 
-static struct memory_call *take(struct call_list *list)
+static struct memory_call *memory_take(struct call_list *list)
 {
     return (struct memory_call *)call_list_take(list);
 }
 
 static const struct async_store_ops hash_ops;
 
-static int take_number(struct shared *c, struct memory_call *call)
+static int memory_take_number(struct shared *c, struct memory_call *call)
 {
     size_t free = 0;
 
@@ -69,7 +69,7 @@ static int take_number(struct shared *c, struct memory_call *call)
     return 0;
 }
 
-static void refuse(struct memory_call *call, int code, const char *why)
+static void memory_refuse(struct memory_call *call, int code, const char *why)
 {
     struct muster_error err;
 
@@ -88,24 +88,25 @@ static void memory_perform(struct shared *c)
             continue;
         c->peers[fx->peer] = NULL;
         if (fx->kind == STORE_CLOSE) {
-            refuse(call, MUSTER_EINVAL, fx->reason);
+            memory_refuse(call, MUSTER_EINVAL, fx->reason);
         } else if (call->waiting) {
             call->waiting = false;
             call_list_add(&c->again, &call->base);
         } else if (fx->reply.op == C10D_QUEUE_POP && fx->reply.number == 0) {
-            refuse(call, MUSTER_EEMPTY, "queue is empty");
+            memory_refuse(call, MUSTER_EEMPTY, "queue is empty");
         } else {
             call_succeed(&call->base, &fx->reply);
         }
     }
 }
 
-static int step(struct shared *c, uint32_t peer, const struct c10d_request *req)
+static int memory_step(struct shared *c, uint32_t peer, struct c10d_request req)
 {
     const struct store_event ev = { .kind = STORE_REQUEST,
                                     .peer = peer,
-                                    .request = req };
+                                    .request = &req };
 
+    req.name = reserved_parse(req.key);
     return store_step(c->store, &ev, &c->fx);
 }
 
@@ -115,28 +116,28 @@ static void empty_is_zero(struct shared *c, struct memory_call *call)
     struct c10d_request req = { .op = C10D_GET, .key = call->base.copy.req.key };
     struct buf list;
 
-    if (step(c, call->peer, &req) < 0 || c->fx.count != 1 ||
+    if (memory_step(c, call->peer, req) < 0 || c->fx.count != 1 ||
         c->fx.items[0].kind != STORE_REPLY || c->fx.items[0].reply.value.n)
         return;
     buf_init(&list, SIZE_MAX);
     if (c10d_list_add(&list, call->base.copy.req.key) == 0) {
         req = (struct c10d_request){ .op = C10D_CHECK, .list = { buf_span(&list), 1 } };
-        if (step(c, call->peer, &req) == 0 && c->fx.items[0].reply.number == 0) {
+        if (memory_step(c, call->peer, req) == 0 && c->fx.items[0].reply.number == 0) {
             req = (struct c10d_request){ .op = C10D_SET,
                                          .key = call->base.copy.req.key,
                                          .value = span_str("0") };
-            (void)step(c, call->peer, &req);
+            (void)memory_step(c, call->peer, req);
         }
     }
     buf_fini(&list);
 }
 
-static void begin(struct shared *c, struct memory_call *call, bool may_wait)
+static void memory_begin(struct shared *c, struct memory_call *call, bool may_wait)
 {
     const struct c10d_request *req = &call->base.copy.req;
     struct c10d_request wait = { .op = C10D_WAIT, .list = req->list };
     struct buf one;
-    int rc = take_number(c, call);
+    int rc = memory_take_number(c, call);
 
     buf_init(&one, SIZE_MAX);
     call->waiting =
@@ -149,12 +150,12 @@ static void begin(struct shared *c, struct memory_call *call, bool may_wait)
     if (rc == 0 && req->op == C10D_ADD)
         empty_is_zero(c, call);
     if (rc == 0)
-        rc = step(c, call->peer, call->waiting ? &wait : req);
+        rc = memory_step(c, call->peer, call->waiting ? wait : *req);
     buf_fini(&one);
     if (rc < 0) {
         if (call->peer < c->peers_size && c->peers[call->peer] == call)
             c->peers[call->peer] = NULL;
-        refuse(call, MUSTER_ENOMEM, "out of memory");
+        memory_refuse(call, MUSTER_ENOMEM, "out of memory");
         return;
     }
     const uint32_t peer = call->peer;
@@ -169,7 +170,7 @@ static void begin(struct shared *c, struct memory_call *call, bool may_wait)
 }
 
 /* Takes a call that may be waiting out of the engine. */
-static void leave(struct shared *c, struct memory_call *call)
+static void memory_leave(struct shared *c, struct memory_call *call)
 {
     const struct store_event ev = { .kind = STORE_LEFT, .peer = call->peer };
 
@@ -180,10 +181,10 @@ static void leave(struct shared *c, struct memory_call *call)
 
 static void memory_on_time(uv_timer_t *timer)
 {
-    run(timer->data);
+    memory_serve(timer->data);
 }
 
-static void arm(struct shared *c)
+static void memory_arm(struct shared *c)
 {
     uint64_t due = call_list_first_due(&c->queued);
 
@@ -194,16 +195,16 @@ static void arm(struct shared *c)
 }
 
 /* A call that need not wait is served even if its time is up. */
-static void run(struct shared *c)
+static void memory_serve(struct shared *c)
 {
     const uint64_t now = clock_mono_ms();
     struct memory_call *call;
 
     for (;;) {
-        if ((call = take(&c->again)))
-            begin(c, call, false);
-        else if ((call = take(&c->queued)))
-            begin(c, call, true);
+        if ((call = memory_take(&c->again)))
+            memory_begin(c, call, false);
+        else if ((call = memory_take(&c->queued)))
+            memory_begin(c, call, true);
         else
             break;
     }
@@ -211,18 +212,18 @@ static void run(struct shared *c)
         call = c->peers[i];
         if (!call || call->base.deadline_ms > now)
             continue;
-        leave(c, call);
+        memory_leave(c, call);
         call_time_out(&call->base, "");
     }
     if (c->again.first || c->queued.first)
         defer_call(&c->next_run);
     if (!c->closes)
-        arm(c);
+        memory_arm(c);
 }
 
 static void memory_run(void *ctx)
 {
-    run(ctx);
+    memory_serve(ctx);
 }
 
 /* Larger values could not be read again: a reply cannot hold more. The engine also
@@ -298,7 +299,7 @@ static void on_shared_closed(void *ctx)
     mem_free(c);
 }
 
-static void on_handle_closed(uv_handle_t *uv)
+static void memory_on_handle_closed(uv_handle_t *uv)
 {
     struct handle *h = uv->data;
     struct shared *c = h->shared;
@@ -312,11 +313,11 @@ static void on_handle_closed(uv_handle_t *uv)
         call = c->peers[i];
         if (!call || call->base.store != &h->base)
             continue;
-        leave(c, call);
+        memory_leave(c, call);
         call_list_add(&ours, &call->base);
     }
     (void)err_set(&err, MUSTER_ECANCELED, "the store was closed");
-    while ((call = take(&ours)))
+    while ((call = memory_take(&ours)))
         call_fail(&call->base, &err);
     if (--c->handles_open == 0) {
         c->closes = true;
@@ -336,7 +337,7 @@ static void hash_close(struct async_store *s, async_store_closed_cb cb, void *ct
 
     h->closed_cb = cb;
     h->closed_ctx = ctx;
-    uv_close((uv_handle_t *)&h->idle, on_handle_closed);
+    uv_close((uv_handle_t *)&h->idle, memory_on_handle_closed);
 }
 
 static const char *hash_name(const struct async_store *s)

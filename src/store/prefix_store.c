@@ -30,14 +30,14 @@ struct view {
     int closing; /* handles and stores still to be closed */
 };
 
-static void unlink_call(struct view_call *call)
+static void view_unlink_call(struct view_call *call)
 {
     call->prev->next = call->next;
     call->next->prev = call->prev;
 }
 
-static int strip(struct view *v, const struct c10d_reply *reply, struct c10d_reply *out,
-                 struct buf *keys)
+static int view_strip(struct view *v, const struct c10d_reply *reply,
+                      struct c10d_reply *out, struct buf *keys)
 {
     size_t count;
 
@@ -58,13 +58,13 @@ static void prefix_store_on_done(void *ctx, int status, const struct c10d_reply 
     struct buf keys;
 
     if (call->view)
-        unlink_call(call);
+        view_unlink_call(call);
     mem_free(call);
     if (!copy.view)
         return;
     buf_init(&keys, SIZE_MAX);
     if (status == 0 && copy.op == C10D_LIST_KEYS) {
-        status = strip(copy.view, reply, &stripped, &keys);
+        status = view_strip(copy.view, reply, &stripped, &keys);
         reply = &stripped;
         if (status < 0) {
             (void)err_nomem(&nomem);
@@ -110,7 +110,7 @@ static int view_call(struct async_store *s, const struct c10d_request *req,
     return 0;
 }
 
-static void finish_close(struct view *v)
+static void view_finish_close(struct view *v)
 {
     struct muster_error err;
     struct view_call *call;
@@ -119,7 +119,7 @@ static void finish_close(struct view *v)
         return;
     (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", v->name);
     while ((call = v->calls.next) != &v->calls) {
-        unlink_call(call);
+        view_unlink_call(call);
         call->view = NULL; /* The inner store still has the call. */
         call->cb(call->ctx, err.code, NULL, &err);
     }
@@ -130,14 +130,14 @@ static void finish_close(struct view *v)
     mem_free(v);
 }
 
-static void on_handle_closed(uv_handle_t *handle)
+static void view_on_handle_closed(uv_handle_t *handle)
 {
-    finish_close(handle->data);
+    view_finish_close(handle->data);
 }
 
-static void on_inner_closed(void *ctx)
+static void view_on_inner_closed(void *ctx)
 {
-    finish_close(ctx);
+    view_finish_close(ctx);
 }
 
 static void view_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
@@ -147,9 +147,9 @@ static void view_close(struct async_store *s, async_store_closed_cb cb, void *ct
     v->closed_cb = cb;
     v->closed_ctx = ctx;
     v->closing = v->own ? 2 : 1;
-    uv_close((uv_handle_t *)&v->idle, on_handle_closed);
+    uv_close((uv_handle_t *)&v->idle, view_on_handle_closed);
     if (v->own)
-        async_store_close(v->base.inner, on_inner_closed, v);
+        async_store_close(v->base.inner, view_on_inner_closed, v);
 }
 
 static int view_clone(struct async_store *s, struct async_store **out,

@@ -223,7 +223,7 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
                                          .timeout_ms = opts->timeout_ms,
                                          .once = true,
                                          .auth = opts->auth,
-                                         .trace = opts->trace };
+                                         .log = opts->log };
     struct push_session *s = mem_calloc(1, sizeof *s);
     int rc;
 
@@ -242,6 +242,11 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
     }
     *out = s;
     return 0;
+}
+
+const char *push_session_peer(const struct push_session *s)
+{
+    return s->conn->peer;
 }
 
 void push_session_mute(struct push_session *s)

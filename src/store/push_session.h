@@ -1,6 +1,6 @@
-/* push_session.h - a connection to a tenant of our store server, on which both sides
- * send messages. Ours are values of QUEUE_PUSH to a reserved key; each of the server's
- * follows a u64 length.
+/* push_session.h - a connection to an extension of our store server, on which both
+ * sides send messages. Ours are values of QUEUE_PUSH to a reserved key; each of the
+ * server's follows a u64 length.
  *
  * It connects once; the owner decides whether to try again. Callbacks never come from
  * inside a call, and none comes after close. */
@@ -11,7 +11,7 @@
 
 #include "auth/core/auth.h"
 #include "base/base.h"
-#include "base/trace.h"
+#include "base/log.h"
 #include "muster/error.h"
 
 struct push_session;
@@ -30,10 +30,10 @@ struct push_session_opts {
     const char *host; /* name or numeric, copied */
     uint16_t port;
     uint64_t timeout_ms;
-    struct auth *auth;         /* the job's secret, or NULL */
-    const char *key;           /* as on the wire; borrowed until close */
-    size_t max;                /* bytes of one message, either way */
-    const struct trace *trace; /* borrowed, may be NULL */
+    struct auth *auth;     /* the job's secret, or NULL */
+    const char *key;       /* as on the wire; borrowed until close */
+    size_t max;            /* bytes of one message, either way */
+    const struct log *log; /* borrowed, may be NULL */
 };
 
 /* 0, or MUSTER_ENOMEM. */
@@ -44,6 +44,9 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
 /* False: there was no memory for it. What else keeps it from being sent ends in down().
  */
 bool push_session_send(struct push_session *s, struct span message);
+
+/* Where it is connected to, as "10.0.0.1:29400" or "[::1]:29400", once it is up. */
+const char *push_session_peer(const struct push_session *s);
 
 /* No callback comes any more, but the connection stays open until it is closed, so that
  * the server does not notice yet. */

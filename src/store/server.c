@@ -1,8 +1,42 @@
 /* server.c - the driver of the store: sockets and deadlines are here, decisions in
  * store/core/. See server.h.
  *
- * Top to bottom: deadlines, server_feed and server_perform, what the sockets report,
- * open and close, statistics. The bytes of one connection are in server_conn.c. */
+ *   epoll --> server_on_event --> server_conn.c --> server_request
+ *                                                     |- server_auth.c   (a secret)
+ *                                                     |- server_answers  (reserved
+ * keys)
+ *                                                     |- the extension   (keys of runs)
+ *                                                     '- server_step --> store_step
+ *             peers' outputs <-- server_perform <-- effects ---------------'
+ *
+ * Who calls: clients by their sockets; the extension (store/extension.h), which sends
+ * by itself and sets keys; the owner, who opens, wipes and closes. All on one loop.
+ *
+ * A turn is one batch of events. Within it connections are closed, but neither taken
+ * out of the engine nor freed: first the event is handled, then server_notify_left
+ * tells the extension and the engine, which may wake others and close more; then
+ * carriers send what has gathered; at the very end the memory goes, since a later event
+ * of the batch may still point to it. A peer's number is free again once the engine has
+ * been told.
+ *
+ * What a loss does: a connection that is gone leaves the engine (its waits end, an item
+ * it was woken for goes to the next), and the extension learns of it if it belongs to a
+ * run. Without descriptors connections wait in the backlog, and we try again when one
+ * is closed, or in a second. Without memory the peer that asked is dropped and the
+ * store is as it was; the server itself goes on.
+ *
+ * Rules, with their reasons:
+ *   - server_step is the only caller of store_step for clients, server_perform the only
+ *     switch over its effects, and neither calls the other's callers.
+ *   - Deadlines all have the same length, so a list in the order of their begin is
+ *     sorted, and one timer for its first is enough.
+ *   - Connections are in an epoll set of our own, which libuv watches as one
+ *     descriptor: uv handles would take most of the memory of 20,000 idle clients.
+ *     store_server_run turns the two sets round and may stay awake for a moment, which
+ *     saves a system call and a wake-up for each batch.
+ *
+ * Top to bottom: deadlines, feed and perform, what the sockets report, open and close,
+ * statistics. The bytes of one connection are in server_conn.c. */
 #include "store/server.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -70,7 +104,7 @@ static void server_arm(struct store_server *s)
     uint64_t after = MONO_NEVER;
 
     if (s->timed.first)
-        after = s->timed.first->due_ms > now ? s->timed.first->due_ms - now : 0;
+        after = ms_left(s->timed.first->due_ms, now);
     if (s->paused)
         after = MIN_OF(after, PAUSE_MS);
     if (after != MONO_NEVER)
@@ -111,8 +145,8 @@ static void server_notify_left(struct store_server *s)
 
     while ((c = conns_take(&s->leaving))) {
         s->conns[c->peer] = NULL;
-        if (c->tenant.run)
-            s->opts.tenant->left(s, c);
+        if (c->extension.run)
+            s->opts.extension->left(s, c);
         server_feed(s, &(struct store_event){ .kind = STORE_LEFT, .peer = c->peer });
         s->numbers[s->free_numbers++] = c->peer;
         s->count--;
@@ -126,7 +160,7 @@ static void server_notify_left(struct store_server *s)
 
 /* ---- server_feed and server_perform ---- */
 
-static void reply(struct store_server *s, struct conn *c, const struct c10d_reply *r)
+void server_reply(struct store_server *s, struct conn *c, const struct c10d_reply *r)
 {
     int rc;
 
@@ -155,7 +189,7 @@ static void server_perform(struct store_server *s)
             continue;
         switch (e->kind) {
         case STORE_REPLY:
-            reply(s, c, &e->reply);
+            server_reply(s, c, &e->reply);
             break;
         case STORE_CLOSE:
             conn_refuse(s, c, "at byte %llu: %s", (unsigned long long)s->at, e->reason);
@@ -164,23 +198,39 @@ static void server_perform(struct store_server *s)
     }
 }
 
-static int try_feed(struct store_server *s, const struct store_event *ev)
+static int server_step(struct store_server *s, const struct store_event *ev)
 {
     const int rc = store_step(s->store, ev, &s->fx);
 
-    if (rc == 0)
+    if (s->fx.count)
         server_perform(s);
     return rc;
 }
 
 static void server_feed(struct store_server *s, const struct store_event *ev)
 {
-    if (try_feed(s, ev) < 0)
-        trace(s->opts.trace, TRACE_ERROR, "store %s: out of memory", s->address);
+    if (server_step(s, ev) < 0)
+        log_line(s->opts.log, LOG_ERROR, AT_RENDEZVOUS, "store %s: out of memory",
+                 s->address);
 }
 
 static bool stats_take(struct store_server *s, struct conn *c,
                        const struct c10d_request *req);
+
+/* A request for a reserved key may be a question to the server itself, or a message to
+ * a part of it. True if it was one; *rc is 0 or MUSTER_ENOMEM then. */
+static bool server_answers(struct store_server *s, struct conn *c,
+                           const struct c10d_request *req, int *rc)
+{
+    *rc = 0;
+    if (server_auth_is_message(req)) {
+        server_auth_refuse(s, c);
+        return true;
+    }
+    return server_lanes_take(s, c, req) ||
+           (s->opts.extension && s->opts.extension->take(s, c, req, rc)) ||
+           stats_take(s, c, req);
+}
 
 int server_request(struct store_server *s, struct conn *c,
                    const struct c10d_request *req)
@@ -189,28 +239,21 @@ int server_request(struct store_server *s, struct conn *c,
                                     .peer = c->peer,
                                     .request = req,
                                     .gives_up = c->decoder.dialect != C10D_DIALECT_C };
-
+    const bool may_name_run = req->list.count || req->name.kind == RESERVED_IS_STATE ||
+                              req->name.kind == RESERVED_IS_CHANGED;
     int rc;
 
     if (s->auth && !c->admitted ? server_auth_gate(s, c, req)
                                 : c->worker_only && server_auth_worker_gate(s, c, req))
         return 0;
-    if (server_auth_is_message(req)) {
-        server_auth_refuse(s, c);
-        return 0;
-    }
-    if (server_lanes_take(s, c, req))
-        return 0;
-    if (s->opts.tenant && s->opts.tenant->take(s, c, req, &rc))
+    if (reserved_is_question(req->name) && server_answers(s, c, req, &rc))
         return rc;
-    if (stats_take(s, c, req))
-        return 0;
-    if (!s->tenant)
-        return try_feed(s, &ev);
-    s->opts.tenant->before(s, req);
-    rc = try_feed(s, &ev);
+    if (!s->extension || !may_name_run)
+        return server_step(s, &ev);
+    s->opts.extension->before(s, req);
+    rc = server_step(s, &ev);
     if (rc == 0)
-        s->opts.tenant->after(s, req);
+        s->opts.extension->after(s, req);
     return rc;
 }
 
@@ -235,15 +278,15 @@ void server_end_turn(struct store_server *s)
     conns_free(&s->gone);
 }
 
-struct tenant_host server_tenant_host(const struct store_server *s)
+struct extension_host server_extension_host(const struct store_server *s)
 {
-    return (struct tenant_host){ s->loop, s->opts.trace, s->address, s->store,
-                                 s->opts.seed };
+    return (struct extension_host){ s->loop, s->opts.log, s->address, s->store,
+                                    s->opts.seed };
 }
 
-struct tenant_state **server_tenant(struct store_server *s)
+struct extension_state **server_extension(struct store_server *s)
 {
-    return &s->tenant;
+    return &s->extension;
 }
 
 struct conn *server_conn(struct store_server *s, uint32_t peer)
@@ -258,7 +301,7 @@ bool server_may_log(struct store_server *s)
     char who[ADDRESS_TEXT + 8];
 
     (void)snprintf(who, sizeof who, "store %s", s->address);
-    return trace_rate_allows(&s->refused, uv_now(s->loop), s->opts.trace, who);
+    return log_rate_allows(&s->refused, uv_now(s->loop), s->opts.log, who);
 }
 
 void store_server_wipe(struct store_server *s)
@@ -267,11 +310,7 @@ void store_server_wipe(struct store_server *s)
     server_notify_left(s);
 }
 
-/* ---- what the sockets report ----
- *
- * Connections are in an epoll set of our own, which the uv loop watches as one
- * descriptor. With 20,000 idle clients, uv handles for each would take most of the
- * memory. */
+/* ---- what the sockets report ---- */
 #define ACCEPTS     1024   /* at once, before connections get their turn */
 #define EVENTS      256    /* at once */
 #define COMPLAIN_MS 60000u /* between two log lines about missing descriptors */
@@ -340,13 +379,13 @@ static int conn_new(struct store_server *s, int fd)
 
 /* There are no descriptors left: connections in the backlog wait until one is closed,
  * here or elsewhere in the process. */
-static void pause_accepting(struct store_server *s, int e)
+static void server_pause_accepting(struct store_server *s, int e)
 {
     const uint64_t now = uv_now(s->loop);
 
     if (now >= s->complain_ms) {
-        trace(
-            s->opts.trace, TRACE_WARN,
+        log_line(
+            s->opts.log, LOG_WARN, AT_RENDEZVOUS,
             "store %s: cannot accept more than %zu connections for now: %s; raise the "
             "limit of open files (ulimit -n)",
             s->address, s->count, strerror(e));
@@ -366,13 +405,13 @@ static void server_on_accept(struct store_server *s, int listener)
             continue;
         if (fd < 0) {
             if (e == EMFILE || e == ENFILE || e == ENOBUFS || e == ENOMEM)
-                pause_accepting(s, e);
+                server_pause_accepting(s, e);
             return;
         }
         if (conn_new(s, fd) < 0) {
             (void)close(fd);
-            trace(s->opts.trace, TRACE_WARN,
-                  "store %s: refused a connection: out of memory", s->address);
+            log_line(s->opts.log, LOG_WARN, AT_RENDEZVOUS,
+                     "store %s: refused a connection: out of memory", s->address);
             return;
         }
     }
@@ -389,7 +428,8 @@ static void server_on_event(struct store_server *s, struct conn *c, uint32_t wha
 }
 
 /* Handles the events. True if the uv loop has something to do as well. */
-static bool serve(struct store_server *s, const struct epoll_event *events, int n)
+static bool server_serve(struct store_server *s, const struct epoll_event *events,
+                         int n)
 {
     bool loop_too = false;
 
@@ -420,10 +460,10 @@ static void server_on_events(uv_poll_t *poll, int status, int what)
 
     (void)status;
     (void)what;
-    (void)serve(s, events, epoll_wait(s->epoll, events, EVENTS, 0));
+    (void)server_serve(s, events, epoll_wait(s->epoll, events, EVENTS, 0));
 }
 
-static int wait_awake(struct store_server *s, struct epoll_event *events)
+static int server_wait_awake(struct store_server *s, struct epoll_event *events)
 {
     const uint64_t until = uv_hrtime() + AWAKE_NS;
     int n;
@@ -438,14 +478,14 @@ static int wait_awake(struct store_server *s, struct epoll_event *events)
  * sleep and waking up for each takes several times as long, and more processor time
  * than staying awake. So if the last few sleeps were very short, we stay awake for a
  * moment, and sleep again once that was in vain. */
-static int wait_for_events(struct store_server *s, struct epoll_event *events,
-                           int timeout_ms)
+static int server_wait(struct store_server *s, struct epoll_event *events,
+                       int timeout_ms)
 {
     uint64_t before;
     int n = 0;
 
     if (timeout_ms && s->naps >= NAPS) {
-        n = wait_awake(s, events);
+        n = server_wait_awake(s, events);
         if (n == 0)
             s->naps = 0;
     }
@@ -478,9 +518,9 @@ void store_server_run(struct store_server *s)
     (void)uv_run(loop, UV_RUN_NOWAIT);
     while (!over) {
         const int timeout_ms = uv_loop_alive(loop) ? uv_backend_timeout(loop) : -1;
-        const int n = wait_for_events(s, events, timeout_ms);
+        const int n = server_wait(s, events, timeout_ms);
 
-        if (!serve(s, events, n) && uv_backend_timeout(loop) != 0)
+        if (!server_serve(s, events, n) && uv_backend_timeout(loop) != 0)
             continue;
         (void)uv_run(loop, UV_RUN_NOWAIT);
         if (!over) /* Handles added in the first turn are polled from the second on. */
@@ -499,7 +539,8 @@ void store_server_opts_init(struct store_server_opts *o)
     *o = (struct store_server_opts){ .fd = -1 };
 }
 
-static void set_defaults(struct store_server *s, const struct store_server_opts *opts)
+static void server_set_defaults(struct store_server *s,
+                                const struct store_server_opts *opts)
 {
     s->opts = *opts;
     s->opts.bind = NULL; /* It is the caller's, and not needed any more. */
@@ -524,8 +565,8 @@ static void server_release(struct store_server *s)
         (void)close(s->listener);
     if (s->listener6 >= 0)
         (void)close(s->listener6);
-    if (s->tenant)
-        s->opts.tenant->free(s);
+    if (s->extension)
+        s->opts.extension->free(s);
     server_auth_free(s);
     store_free(s->store);
     store_fx_fini(&s->fx);
@@ -537,7 +578,7 @@ static void server_release(struct store_server *s)
     mem_free(s);
 }
 
-static int take_memory(struct store_server *s, struct muster_error *err)
+static int server_take_memory(struct store_server *s, struct muster_error *err)
 {
     buf_init(&s->out, s->opts.max_output);
     buf_init(&s->one, s->opts.max_output);
@@ -546,7 +587,7 @@ static int take_memory(struct store_server *s, struct muster_error *err)
     return s->store ? 0 : err_nomem(err);
 }
 
-static int watch_listener(struct store_server *s, struct muster_error *err)
+static int server_watch_listener(struct store_server *s, struct muster_error *err)
 {
     struct epoll_event ev = { .events = EPOLLIN, .data.ptr = s };
     int rc;
@@ -600,14 +641,14 @@ int store_server_open(uv_loop_t *loop, const struct store_server_opts *opts,
         return err_nomem(err);
     s->loop = loop;
     s->epoll = s->listener = s->listener6 = -1;
-    set_defaults(s, opts);
-    rc = take_memory(s, err);
+    server_set_defaults(s, opts);
+    rc = server_take_memory(s, err);
     if (rc == 0)
         rc = server_auth_open(s, err);
     if (rc == 0)
         rc = listen_open(&lo, &s->listener, err);
     if (rc == 0)
-        rc = watch_listener(s, err);
+        rc = server_watch_listener(s, err);
     if (rc < 0) {
         if (s->listener == opts->fd)
             s->listener = -1; /* It stays the caller's. */
@@ -665,7 +706,7 @@ size_t store_server_connections(const struct store_server *s)
 
 bool store_server_awaits(const struct store_server *s)
 {
-    return s->tenant && s->opts.tenant->awaits(s);
+    return s->extension && s->opts.extension->awaits(s);
 }
 
 static void server_on_closed(uv_handle_t *handle)
@@ -699,9 +740,9 @@ void store_server_close(struct store_server *s, void (*cb)(void *ctx), void *ctx
     s->poll.data = s->timer.data = s;
     uv_close((uv_handle_t *)&s->poll, server_on_closed);
     uv_close((uv_handle_t *)&s->timer, server_on_closed);
-    if (s->tenant) {
+    if (s->extension) {
         s->closing++;
-        s->opts.tenant->close(s, server_on_closed);
+        s->opts.extension->close(s, server_on_closed);
     }
 }
 
@@ -762,25 +803,19 @@ static bool stats_take(struct store_server *s, struct conn *c,
                        const struct c10d_request *req)
 {
     const struct server_stats *is = &s->stats;
-    struct c10d_reply r = { .op = C10D_GET };
-    struct buf text, out;
+    struct buf text;
 
     if (req->op != C10D_GET || !span_eq(req->key, span_str(STATS_KEY)))
         return false;
     buf_init(&text, 256);
-    buf_init(&out, 512);
     if (buf_printf(&text,
                    "requests %" PRIu64 " answers %" PRIu64 " bytes_in %" PRIu64
                    " bytes_out %" PRIu64 " connections %zu keys %zu",
                    is->requests, is->answers, is->bytes_in, is->bytes_out, s->count,
                    store_key_count(s->store)) < 0)
         buf_clear(&text);
-    r.value = buf_span(&text);
-    if (c10d_encode_reply(&out, &r) < 0)
-        conn_refuse(s, c, "out of memory");
-    else
-        server_send(s, c, buf_span(&out));
+    server_reply(s, c,
+                 &(struct c10d_reply){ .op = C10D_GET, .value = buf_span(&text) });
     buf_fini(&text);
-    buf_fini(&out);
     return true;
 }

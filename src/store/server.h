@@ -9,12 +9,12 @@
 
 #include "auth/core/auth.h"
 #include "base/base.h"
-#include "base/trace.h"
+#include "base/log.h"
 #include "muster/error.h"
 #include "net/core/interfaces.h"
 
 struct store_server;
-struct store_tenant;
+struct store_extension;
 
 struct store_server_opts {
     const char *bind;    /* numeric address; "localhost": 127.0.0.1 and ::1; NULL: every
@@ -26,14 +26,14 @@ struct store_server_opts {
     uint64_t request_ms; /* for a connection's first request, and for each request from
                             its first byte to its last; 0: default */
     size_t max_input, max_output; /* per connection; 0: defaults */
-    size_t max_held;           /* bytes of unfinished requests and unread answers of all
-                                  connections; 0: default */
-    uint64_t seed;             /* of the hash map; 0: random */
-    bool dialect_a;            /* take old clients for PyTorch <= 2.0 rather than 2.1 */
-    const struct trace *trace; /* borrowed, may be NULL */
-    struct auth *auth;         /* the job's secret, or NULL: anybody is served */
+    size_t max_held;       /* bytes of unfinished requests and unread answers of all
+                              connections; 0: default */
+    uint64_t seed;         /* of the hash map; 0: random */
+    bool dialect_a;        /* take old clients for PyTorch <= 2.0 rather than 2.1 */
+    const struct log *log; /* borrowed, may be NULL */
+    struct auth *auth;     /* the job's secret, or NULL: anybody is served */
     /* What lives in this store beside its keys, or NULL. Borrowed, a constant. */
-    const struct store_tenant *tenant;
+    const struct store_extension *extension;
 };
 
 void store_server_opts_init(struct store_server_opts *o);

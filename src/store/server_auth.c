@@ -30,7 +30,6 @@
 #define UNPROVEN_HELD (64u << 20) /* bytes of unfinished requests of all of them */
 #define MUNGE_MS      5000u       /* for its daemon to answer */
 #define MUNGES        32u         /* calls of munge at once, each on a thread */
-#define STATE_KEY     "/torch.rendezvous."
 #define ELASTIC_KEY   "/torchelastic/"
 
 /* An address that connections come from, or that a proven node has named. */
@@ -162,7 +161,7 @@ size_t server_auth_admitted(const struct store_server *s)
 }
 
 __attribute__((format(printf, 3, 4))) static void
-turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
+auth_turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
 {
     char why[700], who[ADDRESS_TEXT];
     va_list ap;
@@ -174,8 +173,8 @@ turn_away(struct store_server *s, struct conn *c, const char *fmt, ...)
         (void)vsnprintf(why, sizeof why, fmt, ap);
         va_end(ap);
         address_of_peer(conn_socket(c), who);
-        trace(s->opts.trace, TRACE_WARN, "store %s: refused %s: %s", s->address, who,
-              why);
+        log_line(s->opts.log, LOG_WARN, AT_RENDEZVOUS, "store %s: refused %s: %s",
+                 s->address, who, why);
     }
     if (c == s->serving) { /* The reason may be among its answers: send them first. */
         conn_send(s, c, buf_span(&s->out));
@@ -193,16 +192,17 @@ static void opening_free(struct opening *o);
  * waited longest. A member may be far away and take a while, but it has few of them, so
  * it gets in however many others open. `came` has just got one more: an address that
  * grows takes the lead as soon as it has it. */
-static void make_room(struct store_server *s, struct address *came)
+static void auth_make_room(struct store_server *s, struct address *came)
 {
     struct address *most = s->auth->most;
 
     if (!most || came->unproven >= most->unproven)
         most = s->auth->most = came;
-    turn_away(s, most->first->conn,
-              "%zu connections have not proven themselves, most of them (%u) come from "
-              "its address, and it is the oldest of them",
-              s->auth->unproven, most->unproven);
+    auth_turn_away(
+        s, most->first->conn,
+        "%zu connections have not proven themselves, most of them (%u) come from "
+        "its address, and it is the oldest of them",
+        s->auth->unproven, most->unproven);
 }
 
 bool server_auth_came(struct store_server *s, struct conn *c)
@@ -220,18 +220,19 @@ bool server_auth_came(struct store_server *s, struct conn *c)
     count_unproven(e, c->proof);
     s->auth->unproven++;
     if (e->unproven > UNPROVEN_EACH)
-        turn_away(s, e->first->conn,
-                  "its address has %u connections that have not proven themselves, and "
-                  "it is the oldest of them",
-                  UNPROVEN_EACH);
+        auth_turn_away(
+            s, e->first->conn,
+            "its address has %u connections that have not proven themselves, and "
+            "it is the oldest of them",
+            UNPROVEN_EACH);
     else if (s->auth->unproven > s->auth->unproven_most)
-        make_room(s, e);
+        auth_make_room(s, e);
     else if (!s->auth->most || e->unproven > s->auth->most->unproven)
         s->auth->most = e;
     return true;
 }
 
-static void uncount(struct store_server *s, struct conn *c)
+static void auth_uncount(struct store_server *s, struct conn *c)
 {
     struct address *e;
 
@@ -254,7 +255,7 @@ void server_auth_left(struct store_server *s, struct conn *c)
     if (!c->proof)
         return;
     opening_free(c->proof->opening);
-    uncount(s, c);
+    auth_uncount(s, c);
     for (size_t i = 0; i < c->proof->count; i++) {
         struct address *e = find_address(s->auth, c->proof->addresses[i]);
 
@@ -267,12 +268,12 @@ void server_auth_left(struct store_server *s, struct conn *c)
     c->proof = NULL;
 }
 
-static void admit(struct store_server *s, struct conn *c)
+static void auth_admit(struct store_server *s, struct conn *c)
 {
     c->admitted = true;
     s->auth->admitted++;
     s->auth->unproven_held -= c->held;
-    uncount(s, c);
+    auth_uncount(s, c);
     server_untime(s, c);
 }
 
@@ -294,11 +295,12 @@ bool server_auth_held(struct store_server *s, struct conn *c, size_t before)
 
 bool server_auth_is_message(const struct c10d_request *req)
 {
-    return req->op == C10D_QUEUE_PUSH && span_eq(req->key, span_str(AUTH_KEY));
+    return req->op == C10D_QUEUE_PUSH && reserved_is_question(req->name) &&
+           span_eq(req->key, span_str(AUTH_KEY));
 }
 
-static void send_message(struct store_server *s, struct conn *c, const uint8_t *bytes,
-                         size_t n)
+static void auth_send_message(struct store_server *s, struct conn *c,
+                              const uint8_t *bytes, size_t n)
 {
     uint8_t out[8 + AUTH_MESSAGE];
 
@@ -316,7 +318,7 @@ void server_auth_refuse(struct store_server *s, struct conn *c)
     const size_t n = auth_encode(
         &(struct auth_message){ .kind = AUTH_REFUSED, .text = span_str(why) }, out);
 
-    send_message(s, c, out, n);
+    auth_send_message(s, c, out, n);
     conn_refuse(s, c, "it has a secret, and this store's job has none");
 }
 
@@ -397,8 +399,8 @@ static void opening_free(struct opening *o)
 }
 
 /* Continues with the credential, or with the error that says why there is none. */
-static void go_on(struct store_server *s, struct conn *c, struct opening *o,
-                  const char *credential, struct muster_error *err)
+static void auth_go_on(struct store_server *s, struct conn *c, struct opening *o,
+                       const char *credential, struct muster_error *err)
 {
     const struct auth *a = s->auth->auth;
     uint8_t out[AUTH_MESSAGE];
@@ -418,9 +420,9 @@ static void go_on(struct store_server *s, struct conn *c, struct opening *o,
             &(struct auth_message){ .kind = AUTH_REFUSED, .text = span_str(err->text) },
             out);
     mem_free(o);
-    send_message(s, c, out, n);
+    auth_send_message(s, c, out, n);
     if (rc < 0)
-        turn_away(s, c, "%s", err->text);
+        auth_turn_away(s, c, "%s", err->text);
 }
 
 static void auth_on_credential(void *ctx, void *data)
@@ -436,7 +438,7 @@ static void auth_on_credential(void *ctx, void *data)
         (void)err_set(&err, MUSTER_EACCES, "munge: no answer within 5 s");
     else if (job->err.code)
         (void)err_set(&err, job->err.code, "%s", job->err.text);
-    go_on(s, o->conn, o, job ? job->credential : "", &err);
+    auth_go_on(s, o->conn, o, job ? job->credential : "", &err);
     if (job)
         explicit_bzero(job->payload, sizeof job->payload);
     munge_next(s);
@@ -444,7 +446,8 @@ static void auth_on_credential(void *ctx, void *data)
 }
 
 /* Prepares the secret and both nonces for the daemon; NULL without memory. */
-static struct munge_job *new_job(const struct server_auth *a, const struct opening *o)
+static struct munge_job *munge_job_new(const struct server_auth *a,
+                                       const struct opening *o)
 {
     struct munge_job *job = mem_calloc(1, sizeof *job);
     struct auth_message m;
@@ -469,7 +472,7 @@ static void munge_next(struct store_server *s)
 
     while (a->munging < MUNGES && a->first) {
         struct opening *o = a->first->line.first;
-        struct munge_job *job = new_job(a, o);
+        struct munge_job *job = munge_job_new(a, o);
 
         leave_line(a, o);
         if (!job)
@@ -482,12 +485,12 @@ static void munge_next(struct store_server *s)
         if (job)
             explicit_bzero(job->payload, sizeof job->payload);
         mem_free(job);
-        go_on(s, o->conn, o, "", &err);
+        auth_go_on(s, o->conn, o, "", &err);
     }
 }
 
-static int ask_munge(struct store_server *s, struct conn *c, struct span bytes,
-                     const uint8_t nonce[AUTH_NONCE], struct muster_error *err)
+static int auth_ask_munge(struct store_server *s, struct conn *c, struct span bytes,
+                          const uint8_t nonce[AUTH_NONCE], struct muster_error *err)
 {
     struct opening *o = mem_calloc(1, sizeof *o);
 
@@ -504,8 +507,9 @@ static int ask_munge(struct store_server *s, struct conn *c, struct span bytes,
     return 0;
 }
 
-static int on_open(struct store_server *s, struct conn *c, const struct auth_message *m,
-                   struct span bytes, uint8_t *out, size_t *n, struct muster_error *err)
+static int auth_on_open(struct store_server *s, struct conn *c,
+                        const struct auth_message *m, struct span bytes, uint8_t *out,
+                        size_t *n, struct muster_error *err)
 {
     struct auth *a = s->auth->auth;
     uint8_t nonce[AUTH_NONCE];
@@ -529,13 +533,13 @@ static int on_open(struct store_server *s, struct conn *c, const struct auth_mes
             auth_set_key(a, key);
         }
         *n = 0;
-        return ask_munge(s, c, bytes, nonce, err);
+        return auth_ask_munge(s, c, bytes, nonce, err);
     }
     return auth_server_open(c->proof->side, &a->settings, m, bytes, nonce,
                             span_of(NULL, 0), out, n, err);
 }
 
-static void on_message(struct store_server *s, struct conn *c, struct span bytes)
+static void auth_on_message(struct store_server *s, struct conn *c, struct span bytes)
 {
     struct conn_proof *p = c->proof;
     const struct auth *a = s->auth->auth;
@@ -549,7 +553,7 @@ static void on_message(struct store_server *s, struct conn *c, struct span bytes
     if (rc == 0 && p->opening)
         rc = err_set(&err, MUSTER_EPROTO, "it sent a handshake message out of turn");
     else if (rc == 0 && !p->side)
-        rc = on_open(s, c, &m, bytes, out, &n, &err);
+        rc = auth_on_open(s, c, &m, bytes, out, &n, &err);
     else if (rc == 0)
         rc = auth_server_finish(p->side, &a->settings, &m, out, &n, &err);
     /* A client that only reads may run on a machine that other users share, and has no
@@ -558,14 +562,14 @@ static void on_message(struct store_server *s, struct conn *c, struct span bytes
         hold_addresses(s, c, &m) < 0)
         rc = err_set(&err, MUSTER_ENOMEM, "out of memory");
     if (n)
-        send_message(s, c, out, n);
+        auth_send_message(s, c, out, n);
     if (rc < 0) {
-        turn_away(s, c, "node %s: %s", quote(span_str(p->name), name), err.text);
+        auth_turn_away(s, c, "node %s: %s", quote(span_str(p->name), name), err.text);
         return;
     }
     if (m.kind != AUTH_ANSWER)
         return;
-    admit(s, c);
+    auth_admit(s, c);
     c->encrypts = a->settings.flags & AUTH_ENCRYPT;
     if (!c->encrypts) {
         mem_free(p->side);
@@ -573,33 +577,30 @@ static void on_message(struct store_server *s, struct conn *c, struct span bytes
     }
 }
 
-bool server_auth_encrypt(struct store_server *s, struct conn *c, struct span rest)
+void server_auth_encrypt(struct store_server *s, struct conn *c, struct span rest)
 {
     struct conn_proof *p = c->proof;
     uint8_t key[AUTH_SECRET];
     struct muster_error err;
 
-    if (c->dead || !c->encrypts)
-        return false;
     c->encrypts = false;
     if (c->out) {
-        turn_away(s, c, "it does not take its answers");
-        return true;
+        auth_turn_away(s, c, "it does not take its answers");
+        return;
     }
     auth_session_key(p->side, &s->auth->auth->settings, key);
     mem_free(p->side);
     p->side = NULL;
     if (tls_new(true, c->fd, key, &c->tls, &err) < 0 ||
         tls_feed(c->tls, rest.p, rest.n) < 0) {
-        turn_away(s, c, "%s", c->tls ? "out of memory" : err.text);
-        return true;
+        auth_turn_away(s, c, "%s", c->tls ? "out of memory" : err.text);
+        return;
     }
     explicit_bzero(key, sizeof key);
     /* The protocol starts again inside the encryption. */
     c10d_decoder_init(&c->decoder);
     c->known = false;
     server_time(s, c);
-    return true;
 }
 
 /* ---- Connections that do not prove anything ---- */
@@ -622,7 +623,7 @@ static bool may_be_here(struct auth *a, const uint8_t ip[16])
 }
 
 /* Asks the kernel once and early, because a worker may close its end soon. */
-static void find_user(struct store_server *s, struct conn *c)
+static void auth_find_user(struct store_server *s, struct conn *c)
 {
     struct conn_proof *p = c->proof;
 
@@ -636,7 +637,7 @@ static void find_user(struct store_server *s, struct conn *c)
 void server_auth_find_user(struct store_server *s, struct conn *c)
 {
     if (s->auth && !c->dead && !c->admitted && !c->proof->ours && !c->proof->side)
-        find_user(s, c);
+        auth_find_user(s, c);
 }
 
 /* Whether c may be served as a worker without a proof; else *why is set. */
@@ -647,7 +648,7 @@ static bool may_be_plain(struct store_server *s, struct conn *c, const char **wh
 
     if (a->optional)
         return true;
-    find_user(s, c);
+    auth_find_user(s, c);
     switch (c->proof->place) {
     case PEER_HERE:
         *why = "it belongs to another user of this machine";
@@ -673,28 +674,18 @@ bool server_auth_admits_plain(struct store_server *s, struct conn *c)
     if (!may_be_plain(s, c, &why))
         return false;
     c->worker_only = !s->auth->auth->optional;
-    admit(s, c);
+    auth_admit(s, c);
     return true;
 }
 
-static void send_value(struct store_server *s, struct conn *c, enum c10d_op op,
-                       struct span value)
+static void auth_send_secret(struct store_server *s, struct conn *c)
 {
-    const struct c10d_reply r = { .op = op, .value = value };
-    struct buf out;
-
-    buf_init(&out, SIZE_MAX);
-    if (c10d_encode_reply(&out, &r) == 0)
-        server_send(s, c, buf_span(&out));
-    buf_fini(&out);
-}
-
-static void send_secret(struct store_server *s, struct conn *c)
-{
-    send_value(s, c, C10D_GET,
-               span_str(s->auth->auth->settings.flags & AUTH_ENCRYPT
+    const char *words = s->auth->auth->settings.flags & AUTH_ENCRYPT
                             ? RESERVED_CAPS_SECRET " " RESERVED_CAPS_ENCRYPT
-                            : RESERVED_CAPS_SECRET));
+                            : RESERVED_CAPS_SECRET;
+
+    server_reply(s, c,
+                 &(struct c10d_reply){ .op = C10D_GET, .value = span_str(words) });
 }
 
 /* A torchrun that tries to join sees this at the end of its traceback. The state that
@@ -715,18 +706,19 @@ static bool refused_torch(struct store_server *s, struct conn *c,
     if (req->op == C10D_WAIT && !c10d_list_next(&list, &key))
         return false;
     if ((req->op != C10D_COMPARE_SET && req->op != C10D_GET && req->op != C10D_WAIT) ||
-        key.n < sizeof STATE_KEY || memcmp(key.p, STATE_KEY, sizeof STATE_KEY - 1) != 0)
+        reserved_parse(key).kind != RESERVED_IS_STATE)
         return false;
     buf_init(&text, SIZE_MAX);
     if (base64_encode(&text, span_of(pickle, sizeof pickle - 1)) == 0)
-        send_value(s, c, req->op, buf_span(&text));
+        server_reply(s, c,
+                     &(struct c10d_reply){ .op = req->op, .value = buf_span(&text) });
     buf_fini(&text);
     if (!c->notified && req->op == C10D_GET && server_may_log(s)) {
         char who[ADDRESS_TEXT];
 
         address_of_peer(conn_socket(c), who);
-        trace(
-            s->opts.trace, TRACE_WARN,
+        log_line(
+            s->opts.log, LOG_WARN, AT_RENDEZVOUS,
             "store %s: refused %s: it is a torchrun, which cannot prove itself; it was "
             "told so (--token-optional admits it)",
             s->address, who);
@@ -735,18 +727,11 @@ static bool refused_torch(struct store_server *s, struct conn *c,
     return true;
 }
 
-static bool begins_with(struct span key, const char *prefix)
-{
-    const size_t n = strlen(prefix);
-
-    return key.n >= n && memcmp(key.p, prefix, n) == 0;
-}
-
 /* Whether a key is for agents only. Agents of a static job exchange their ranks under
  * keys that have ELASTIC_KEY behind the run id. */
-static bool is_agents_key(struct span key)
+static bool is_agents_key(struct reserved name, struct span key)
 {
-    return begins_with(key, STATE_KEY) || begins_with(key, RESERVED_PREFIX) ||
+    return name.kind != RESERVED_NONE ||
            (key.n && memmem(key.p, key.n, ELASTIC_KEY, sizeof ELASTIC_KEY - 1));
 }
 
@@ -757,23 +742,24 @@ bool server_auth_worker_gate(struct store_server *s, struct conn *c,
                              const struct c10d_request *req)
 {
     struct c10d_list list = req->list;
-    bool agents = req->key.n && is_agents_key(req->key);
+    bool agents = is_agents_key(req->name, req->key);
     struct span key, value;
 
     while (!agents && list.count && c10d_list_next(&list, &key)) {
-        agents = is_agents_key(key);
+        agents = is_agents_key(reserved_parse(key), key);
         if (req->op == C10D_MULTI_SET) /* Its list alternates keys and values. */
             (void)c10d_list_next(&list, &value);
     }
     if (!agents)
         return false;
-    if (req->op == C10D_GET && span_eq(req->key, span_str(RESERVED_CAPS)))
-        send_secret(s, c);
+    if (req->op == C10D_GET && req->name.kind == RESERVED_IS_CAPS)
+        auth_send_secret(s, c);
     else if (req->op != C10D_CHECK && !refused_torch(s, c, req))
-        turn_away(s, c,
-                  "its %s was for a key of the agents: it comes from a machine of the "
-                  "job, but has not proven that it is one of the job's nodes",
-                  c10d_op_name(req->op));
+        auth_turn_away(
+            s, c,
+            "its %s was for a key of the agents: it comes from a machine of the "
+            "job, but has not proven that it is one of the job's nodes",
+            c10d_op_name(req->op));
     return req->op != C10D_CHECK;
 }
 
@@ -785,7 +771,8 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
     struct span key;
 
     if (++c->proof->asks > UNPROVEN_ASKS) {
-        turn_away(s, c, "it sent more than %u requests without a proof", UNPROVEN_ASKS);
+        auth_turn_away(s, c, "it sent more than %u requests without a proof",
+                       UNPROVEN_ASKS);
         return true;
     }
     if (req->op == C10D_VALIDATE || req->op == C10D_PING)
@@ -797,18 +784,18 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
         return false;
     }
     if (server_auth_is_message(req)) {
-        on_message(s, c, req->value);
+        auth_on_message(s, c, req->value);
         return true;
     }
-    if (req->op == C10D_GET && span_eq(req->key, span_str(RESERVED_CAPS)) &&
+    if (req->op == C10D_GET && req->name.kind == RESERVED_IS_CAPS &&
         !s->auth->auth->optional) {
-        send_secret(s, c);
+        auth_send_secret(s, c);
         return true;
     }
     if (server_auth_admits_plain(s, c))
         return c->worker_only && server_auth_worker_gate(s, c, req);
     (void)may_be_plain(s, c, &why);
     if (!refused_torch(s, c, req))
-        turn_away(s, c, "it sent %s: %s", c10d_op_name(req->op), why);
+        auth_turn_away(s, c, "it sent %s: %s", c10d_op_name(req->op), why);
     return true;
 }

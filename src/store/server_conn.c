@@ -1,8 +1,41 @@
 /* server_conn.c - bytes into and out of one connection of the store server.
  *
- * Requests are decoded where the kernel put them, in a buffer that all connections
- * share; only what is left of an incomplete one is kept. Replies of one read gather and
- * go out in one write. */
+ * Life cycle of a connection:
+ *
+ *   accepted --first whole request--> known --end of stream--> ended --> closed -->
+ * gone |            |                    |                        |
+ *      '-- closed when request_ms pass without a whole request, or without a proof
+ *
+ *   accepted   server.c has numbered it; it has a deadline (server_time)
+ *   known      its dialect is certain. A deadline runs only while a request is
+ *              incomplete, since clients may be idle for days
+ *   encrypts   its last plain answer is on its way; what follows is TLS, inside which
+ *              the protocol starts again with VALIDATE (server_auth.c)
+ *   lanes      it carries the connections of a node's workers (server_lanes.c)
+ *   ended      the peer sends no more. Answers are still written, with a deadline
+ *   dead       closed here; server.c tells the engine and the extension at the end of
+ *              the event, and frees it after all events that may point to it
+ *
+ * The way in: conn_read, conn_on_bytes, conn_drain, server_request for each whole
+ * request. Requests are decoded where the kernel put them, in a buffer that all
+ * connections share; only the beginning of an incomplete one is kept in c->in. The way
+ * out: replies to the connection being served gather in s->out and go with one write
+ * when its bytes are used up; those to others (waits that ended) go at once. What a
+ * socket does not take is kept in c->out until epoll reports room.
+ *
+ * What a loss does: a peer that hangs up, breaks the protocol, sends or leaves unread
+ * more than the limits, or for whose request there is no memory, loses its connection
+ * and its waits, and nothing else. Valid requests that came before the bad one are
+ * answered first.
+ *
+ * Rules, with their reasons:
+ *   - conn_close may come at any point below conn_drain. So it frees no memory of the
+ *     connection but its buffers, and c->in only if no request in it is being served.
+ *   - epoll reports an edge. Whoever stops reading before EAGAIN asks for another
+ *     report (conn_watch), so that one peer that sends much holds up nobody.
+ *   - Buffers exist only while something is in them: 20,000 clients are mostly idle.
+ *   - All bytes held for peers are counted (max_held): each may be within its limits,
+ *     and all of them together still too much. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdarg.h>
@@ -88,9 +121,9 @@ static bool holds_too_much(struct store_server *s, struct conn *c)
     return true;
 }
 
-struct tenant_conn *conn_tenant(struct conn *c)
+struct extension_conn *conn_extension(struct conn *c)
 {
-    return &c->tenant;
+    return &c->extension;
 }
 
 uint32_t conn_peer(const struct conn *c)
@@ -119,14 +152,8 @@ void conn_address(const struct conn *c, uint8_t ip[16])
     socklen_t n = sizeof a;
 
     memset(ip, 0, 16);
-    if (getpeername(conn_socket(c), (struct sockaddr *)&a, &n) < 0)
-        return;
-    if (a.ss_family == AF_INET6) {
-        memcpy(ip, &((struct sockaddr_in6 *)&a)->sin6_addr, 16);
-    } else if (a.ss_family == AF_INET) {
-        ip[10] = ip[11] = 0xff;
-        memcpy(ip + 12, &((struct sockaddr_in *)&a)->sin_addr, 4);
-    }
+    if (getpeername(conn_socket(c), (struct sockaddr *)&a, &n) == 0)
+        (void)ip_of_sockaddr((struct sockaddr *)&a, ip);
 }
 
 /* Watches for what the connection's state needs. */
@@ -157,7 +184,7 @@ void conn_close(struct store_server *s, struct conn *c)
         (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
         (void)close(c->fd);
     }
-    if (c != s->serving) /* Otherwise on_bytes still uses the request in it. */
+    if (c != s->serving) /* Otherwise conn_on_bytes still uses the request in it. */
         drop_buf(&c->in);
     drop_buf(&c->out);
     s->held -= c->held;
@@ -166,7 +193,8 @@ void conn_close(struct store_server *s, struct conn *c)
 }
 
 /* How much the socket took; 0 if it is full, -1 if the connection is broken. */
-static ssize_t write_some(struct store_server *s, struct conn *c, struct span bytes)
+static ssize_t conn_write_some(struct store_server *s, struct conn *c,
+                               struct span bytes)
 {
     ssize_t n;
 
@@ -195,10 +223,10 @@ void conn_refuse(struct store_server *s, struct conn *c, const char *fmt, ...)
     (void)vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
     if ((s->auth && c->admitted && !c->worker_only) || server_may_log(s))
-        trace(s->opts.trace, TRACE_WARN, "store %s: closed the connection of %s: %s",
-              s->address, who, why);
+        log_line(s->opts.log, LOG_WARN, AT_RENDEZVOUS,
+                 "store %s: closed the connection of %s: %s", s->address, who, why);
     if (c == s->serving && !c->out) /* Answer the valid requests that came before. */
-        (void)write_some(s, c, buf_span(&s->out));
+        (void)conn_write_some(s, c, buf_span(&s->out));
     conn_close(s, c);
 }
 
@@ -214,7 +242,7 @@ static void out_of_memory(struct store_server *s, struct conn *c)
 }
 
 /* Keeps what the socket did not take. */
-static void keep_output(struct store_server *s, struct conn *c, struct span bytes)
+static void conn_keep_output(struct store_server *s, struct conn *c, struct span bytes)
 {
     int rc = MUSTER_ENOMEM;
 
@@ -239,14 +267,14 @@ void conn_send(struct store_server *s, struct conn *c, struct span bytes)
     if (c->dead || bytes.n == 0)
         return;
     if (!c->out) {
-        n = write_some(s, c, bytes);
+        n = conn_write_some(s, c, bytes);
         if (n < 0) {
             conn_close(s, c);
             return;
         }
     }
     if ((size_t)n < bytes.n || (c->tls && tls_flush(c->tls) == 0))
-        keep_output(s, c, span_of(bytes.p + n, bytes.n - (size_t)n));
+        conn_keep_output(s, c, span_of(bytes.p + n, bytes.n - (size_t)n));
 }
 
 void conn_flush(struct store_server *s, struct conn *c)
@@ -263,7 +291,7 @@ void conn_flush(struct store_server *s, struct conn *c)
         if (flushed <= 0)
             return;
     }
-    n = write_some(s, c, buf_span(c->out));
+    n = conn_write_some(s, c, buf_span(c->out));
     if (n < 0) {
         conn_close(s, c);
         return;
@@ -280,37 +308,24 @@ void conn_flush(struct store_server *s, struct conn *c)
         conn_watch(s, c);
 }
 
-/* Whether a client changes a key that is not reserved. */
-static bool is_write(const struct c10d_request *req)
-{
-    const size_t prefix = sizeof RESERVED_PREFIX - 1;
-
-    switch (req->op) {
-    case C10D_SET:
-    case C10D_COMPARE_SET:
-    case C10D_ADD:
-    case C10D_APPEND:
-    case C10D_DELETE_KEY:
-    case C10D_QUEUE_PUSH:
-        return req->key.n < prefix || memcmp(req->key.p, RESERVED_PREFIX, prefix) != 0;
-    case C10D_MULTI_SET:
-        return true;
-    default:
-        return false; /* reads, waits and the greeting */
-    }
-}
+/* The requests by which a client may change a key. */
+static const bool is_write[C10D_OP_COUNT] = {
+    [C10D_SET] = true,       [C10D_COMPARE_SET] = true, [C10D_ADD] = true,
+    [C10D_APPEND] = true,    [C10D_DELETE_KEY] = true,  [C10D_QUEUE_PUSH] = true,
+    [C10D_MULTI_SET] = true,
+};
 
 /* Runs the requests at the front of the bytes; returns how many bytes they took. */
-static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, size_t n)
+static size_t conn_drain(struct store_server *s, struct conn *c, struct span bytes)
 {
     struct c10d_request req;
     struct muster_error err;
     size_t used = 0;
 
-    while (!c->dead && !c->encrypts && !c->lanes && used < n) {
+    while (!c->dead && !c->encrypts && !c->lanes && used < bytes.n) {
         s->at = c->decoder.offset;
-        const int64_t took =
-            c10d_decode_request(&c->decoder, p + used, n - used, &req, &err);
+        const int64_t took = c10d_decode_request(&c->decoder, bytes.p + used,
+                                                 bytes.n - used, &req, &err);
 
         if (took < 0) {
             conn_refuse(s, c, "%s", err.text);
@@ -321,7 +336,7 @@ static size_t drain(struct store_server *s, struct conn *c, const uint8_t *p, si
         if (!c->known)
             server_known(s, c);
         s->stats.requests++;
-        if (is_write(&req)) {
+        if (is_write[req.op] && !reserved_is_question(req.name)) {
             s->stats.writes++;
             if (s->stats.first_write_ms == 0)
                 s->stats.first_write_ms = uv_now(s->loop);
@@ -344,10 +359,8 @@ void conn_end(struct store_server *s, struct conn *c)
     conn_watch(s, c);
 }
 
-static void keep_input(struct store_server *s, struct conn *c, struct span rest)
+static void conn_keep_input(struct store_server *s, struct conn *c, struct span rest)
 {
-    if (c->dead || rest.n == 0)
-        return;
     c->in = new_buf(s->opts.max_input);
     if (!c->in || buf_append_span(c->in, rest) < 0)
         out_of_memory(s, c);
@@ -357,7 +370,7 @@ static void keep_input(struct store_server *s, struct conn *c, struct span rest)
 
 /* Where to read to: the shared buffer, or behind the bytes that are kept. The longer a
  * request has become, the larger the pieces. */
-static uint8_t *read_room(struct store_server *s, struct conn *c, size_t *size)
+static uint8_t *conn_read_room(struct store_server *s, struct conn *c, size_t *size)
 {
     size_t max = s->opts.max_input;
     uint8_t *to;
@@ -384,71 +397,76 @@ static uint8_t *read_room(struct store_server *s, struct conn *c, size_t *size)
 }
 
 /* The requests of this read are served: sends all answers in one write. */
-static void send_replies(struct store_server *s, struct conn *c)
+static void conn_send_replies(struct store_server *s, struct conn *c)
 {
     s->serving = NULL;
-    conn_send(s, c, buf_span(&s->out));
+    if (buf_len(&s->out))
+        conn_send(s, c, buf_span(&s->out));
     buf_clear(&s->out);
     if (s->out.size > 16u * SHARED_SIZE)
         buf_fini(&s->out);
 }
 
-static void on_bytes(struct store_server *s, struct conn *c, const uint8_t *p, size_t n)
+/* What comes behind the requests goes to what c has become: a carrier of others, or
+ * encrypted. If c->in has these bytes, it is freed last, even if c is closed by them.
+ */
+static void conn_on_other_protocol(struct store_server *s, struct conn *c,
+                                   struct span rest)
 {
+    struct buf *in = c->in;
+
+    c->in = NULL;
+    (void)count_held(s, c);
+    if (c->lanes)
+        server_lanes_bytes(s, c, rest);
+    else
+        server_auth_encrypt(s, c, rest);
+    drop_buf(&in);
+}
+
+/* n bytes have come: in the shared buffer at p, or, if the beginning of the request is
+ * kept, behind that. */
+static void conn_on_bytes(struct store_server *s, struct conn *c, const uint8_t *p,
+                          size_t n)
+{
+    struct span bytes = span_of(p, n);
     size_t used;
 
+    if (c->in) {
+        buf_commit(c->in, n);
+        if (holds_too_much(s, c))
+            return;
+        bytes = buf_span(c->in);
+    }
     s->serving = c;
-    if (!c->in) {
-        used = drain(s, c, p, n);
+    used = conn_drain(s, c, bytes);
+    if (s->auth)
         server_auth_find_user(s, c);
-        send_replies(s, c);
-        if (c->lanes)
-            server_lanes_bytes(s, c, span_of(p + used, n - used));
-        else if (!server_auth_encrypt(s, c, span_of(p + used, n - used)))
-            keep_input(s, c, span_of(p + used, n - used));
-        return;
-    }
-    buf_commit(c->in, n);
-    if (holds_too_much(s, c)) {
-        s->serving = NULL;
-        drop_buf(&c->in);
-        return;
-    }
-    used = drain(s, c, buf_data(c->in), buf_len(c->in));
-    server_auth_find_user(s, c);
-    send_replies(s, c); /* This may close c and free c->in. */
-    if (c->lanes) {     /* Keep the bytes until all are handled, even if c is closed. */
-        struct buf *rest = c->in;
-
-        c->in = NULL;
-        (void)count_held(s, c);
-        buf_consume(rest, used);
-        server_lanes_bytes(s, c, buf_span(rest));
-        drop_buf(&rest);
-        return;
-    }
-    if (!c->dead &&
-        server_auth_encrypt(s, c,
-                            span_of(buf_data(c->in) + used, buf_len(c->in) - used)) &&
-        !c->dead)
-        used = buf_len(c->in);
-    if (!c->dead && used) { /* The rest is another request with its own deadline. */
+    conn_send_replies(s, c);
+    if (c->dead) {
+        drop_buf(&c->in); /* It may have been closed while it was served. */
+    } else if (c->lanes || c->encrypts) {
+        conn_on_other_protocol(s, c, span_skip(bytes, used));
+    } else if (!c->in) {
+        if (used < n)
+            conn_keep_input(s, c, span_skip(bytes, used));
+    } else if (used) { /* The rest is another request with its own deadline. */
         buf_consume(c->in, used);
         (void)count_held(s, c);
         if (!s->auth || c->admitted)
             server_untime(s, c);
         if (buf_len(c->in))
             server_time(s, c);
+        else
+            drop_buf(&c->in);
     }
-    if (c->dead || buf_len(c->in) == 0)
-        drop_buf(&c->in);
 }
 
 void conn_take(struct store_server *s, struct conn *c, struct span bytes)
 {
     while (!c->dead && !c->ended && bytes.n) {
         size_t size;
-        uint8_t *to = c->in ? read_room(s, c, &size) : NULL;
+        uint8_t *to = c->in ? conn_read_room(s, c, &size) : NULL;
 
         if (c->in && !to)
             return;
@@ -457,16 +475,16 @@ void conn_take(struct store_server *s, struct conn *c, struct span bytes)
         size = MIN_OF(size, bytes.n);
         if (to)
             memcpy(to, bytes.p, size);
-        on_bytes(s, c, to ? to : bytes.p, size);
+        conn_on_bytes(s, c, to ? to : bytes.p, size);
         bytes = span_of(bytes.p + size, bytes.n - size);
     }
 }
 
 /* One read; true if there may be more. */
-static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
+static bool conn_read_once(struct store_server *s, struct conn *c, bool hung_up)
 {
     size_t size;
-    uint8_t *to = read_room(s, c, &size);
+    uint8_t *to = conn_read_room(s, c, &size);
     ssize_t n;
 
     if (!to)
@@ -479,7 +497,7 @@ static bool read_once(struct store_server *s, struct conn *c, bool hung_up)
         if (c->lanes)
             server_lanes_bytes(s, c, span_of(to, (size_t)n));
         else
-            on_bytes(s, c, to, (size_t)n);
+            conn_on_bytes(s, c, to, (size_t)n);
         return (size_t)n == size || hung_up || (c->tls && tls_buffered(c->tls));
     }
     if (n == 0)
@@ -499,7 +517,7 @@ void conn_read(struct store_server *s, struct conn *c, bool hung_up)
             conn_watch(s, c);
             return;
         }
-        if (!read_once(s, c, hung_up))
+        if (!conn_read_once(s, c, hung_up))
             return;
     }
 }

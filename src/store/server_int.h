@@ -1,6 +1,6 @@
 /* server_int.h - what the files of the store server share: server.c (the driver),
  * server_conn.c (bytes in and out of one connection), server_auth.c and server_lanes.c.
- * Its tenant uses store/tenant.h instead. */
+ * Its extension uses store/extension.h instead. */
 #ifndef STORE_SERVER_INT_H
 #define STORE_SERVER_INT_H
 
@@ -8,8 +8,8 @@
 #include "store/core/reserved.h"
 #include "store/core/store.h"
 #include "store/core/wire.h"
+#include "store/extension.h"
 #include "store/server.h"
-#include "store/tenant.h"
 
 /* One client. There may be many, mostly idle, so buffers exist only while something is
  * in them. */
@@ -26,17 +26,17 @@ struct conn {
     bool ended;       /* the peer will send no more: close when all is written */
     bool wants_write; /* epoll reports when there is room again */
     struct c10d_decoder decoder;
-    struct buf *in;            /* owned; the beginning of a request, or NULL */
-    struct buf *out;           /* owned; what the peer has not yet taken, or NULL */
-    struct tenant_conn tenant; /* what the tenant knows of it */
-    struct conn *prev, *next;  /* in `timed`, `leaving` or `gone` */
-    struct conn_proof *proof;  /* owned; with a secret: see server_auth.c */
-    struct tls *tls;           /* owned; with encryption, once it is proven */
-    uint64_t due_ms;           /* in `timed`: closed then */
-    size_t held;               /* bytes of its buffers, as counted in the server's */
-    struct lanes *lanes;       /* owned; if it carries others: see server_lanes.c */
-    struct conn *carrier;      /* borrowed; the connection that carries it, or NULL */
-    uint32_t lane, room;       /* its number there; bytes that may be sent to it */
+    struct buf *in;  /* owned; the beginning of a request, or NULL */
+    struct buf *out; /* owned; what the peer has not yet taken, or NULL */
+    struct extension_conn extension; /* what the extension knows of it */
+    struct conn *prev, *next;        /* in `timed`, `leaving` or `gone` */
+    struct conn_proof *proof;        /* owned; with a secret: see server_auth.c */
+    struct tls *tls;                 /* owned; with encryption, once it is proven */
+    uint64_t due_ms;                 /* in `timed`: closed then */
+    size_t held;          /* bytes of its buffers, as counted in the server's */
+    struct lanes *lanes;  /* owned; if it carries others: see server_lanes.c */
+    struct conn *carrier; /* borrowed; the connection that carries it, or NULL */
+    uint32_t lane, room;  /* its number there; bytes that may be sent to it */
 };
 
 struct conns {
@@ -74,8 +74,8 @@ struct store_server {
     uint16_t port;
     char own_host[64]; /* where this process reaches it */
 
-    struct store *store;         /* owned */
-    struct tenant_state *tenant; /* owned; NULL until its first message */
+    struct store *store;               /* owned */
+    struct extension_state *extension; /* owned; NULL until its first message */
     struct store_fx fx;
     struct conn **conns; /* owned, as is each; by peer number */
     size_t conns_size, count;
@@ -89,7 +89,7 @@ struct store_server {
     struct server_auth *auth; /* owned; NULL without a secret */
     struct conn *to_send;     /* borrowed; carriers that have something to send */
     bool in_turn; /* events are being handled; `to_send` is sent after them */
-    struct trace_rate refused; /* limits log lines about refused connections */
+    struct log_rate refused; /* limits log lines about refused connections */
     struct server_stats stats;
     size_t held; /* bytes of unfinished requests and unread answers, of all */
 
@@ -127,9 +127,9 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
                       const struct c10d_request *req);
 /* Refuses a handshake message to a server without a secret, or out of turn. */
 void server_auth_refuse(struct store_server *s, struct conn *c);
-/* Begins encryption once the answers are sent, if the job encrypts. rest is what the
- * peer has sent behind its proof. True if that was taken, or c is closed. */
-bool server_auth_encrypt(struct store_server *s, struct conn *c, struct span rest);
+/* Begins encryption: the answers are sent. rest is what the peer has sent behind its
+ * proof. */
+void server_auth_encrypt(struct store_server *s, struct conn *c, struct span rest);
 /* Finds out which user's process the peer is, if that may matter. Call it before the
  * answers are sent, while the peer still waits for them. */
 void server_auth_find_user(struct store_server *s, struct conn *c);

@@ -24,7 +24,7 @@ bool server_lanes_take(struct store_server *s, struct conn *c,
 {
     if (req->op != C10D_QUEUE_PUSH || !span_eq(req->key, span_str(LANES_KEY)))
         return false;
-    if (!c->tls || c->tenant.run || !span_eq(req->value, span_str(LANES_VERSION))) {
+    if (!c->tls || c->extension.run || !span_eq(req->value, span_str(LANES_VERSION))) {
         conn_refuse(s, c,
                     "it wants to carry workers' connections, but it is not encrypted, "
                     "or has another version");
@@ -116,7 +116,7 @@ void server_lanes_closed(struct store_server *s, struct conn *c)
         send_soon(s, carrier);
 }
 
-static void open_lane(struct store_server *s, struct conn *carrier, uint32_t lane)
+static void lanes_open_one(struct store_server *s, struct conn *carrier, uint32_t lane)
 {
     struct lanes *l = carrier->lanes;
     struct conn *c;
@@ -148,14 +148,14 @@ static void open_lane(struct store_server *s, struct conn *carrier, uint32_t lan
     server_take_conn(s, c);
 }
 
-static void on_frame(struct store_server *s, struct conn *carrier,
-                     const struct lane_frame *f)
+static void lanes_on_frame(struct store_server *s, struct conn *carrier,
+                           const struct lane_frame *f)
 {
     struct lanes *l = carrier->lanes;
     struct conn *c = f->lane < l->size ? l->conns[f->lane] : NULL;
 
     if (f->kind == LANE_OPEN) {
-        open_lane(s, carrier, f->lane);
+        lanes_open_one(s, carrier, f->lane);
         return;
     }
     if (!c) /* We closed it, and the other side did not know yet. */
@@ -192,6 +192,6 @@ void server_lanes_bytes(struct store_server *s, struct conn *carrier, struct spa
         if (took <= 0)
             return;
         bytes = span_of(bytes.p + took, bytes.n - (size_t)took);
-        on_frame(s, carrier, &f);
+        lanes_on_frame(s, carrier, &f);
     }
 }

@@ -46,7 +46,7 @@ static void start_watch_on_timer(uv_timer_t *timer)
     if (text.level == WARM_QUIET)
         return;
     w->notified = true;
-    note(w->log, NOTE_WARN, AT_WARM, "%s", text.text);
+    log_line(w->log, LOG_WARN, AT_WARM, "%s", text.text);
 }
 
 void start_watch_init(struct start_watch *w, uv_loop_t *loop, const struct log *log)

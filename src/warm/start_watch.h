@@ -1,13 +1,12 @@
 /* start_watch.h - how long Python workers take from their start until they open their
  * first socket. Until then they import; then they join their process group. After a
- * restart of workers that are not warm, one line suggests --warm. Owned by the agent.
- */
+ * restart of workers that are not warm, one line suggests --warm. The agent's own. */
 #ifndef WARM_START_WATCH_H
 #define WARM_START_WATCH_H
 
 #include <uv.h>
 
-#include "logs/log.h"
+#include "base/log.h"
 
 struct start_watch {
     uv_timer_t timer;

@@ -16,6 +16,7 @@
 #include "launch/core/options.h"
 #include "launch/core/worker_env.h"
 #include "loop/blocking_call.h"
+#include "loop/file.h"
 #include "process/cgroup.h"
 #include "warm/core/warm_core.h"
 #include "warm/warm_cache.h"
@@ -47,8 +48,8 @@ static void start_server(struct warm *w);
 static void warm_log(const struct warm *w, const struct warm_text *t)
 {
     if (t->level != WARM_QUIET)
-        note(w->opts.log, t->level == WARM_WARN ? NOTE_WARN : NOTE_INFO, AT_WARM, "%s",
-             t->text);
+        log_line(w->opts.log, t->level == WARM_WARN ? LOG_WARN : LOG_INFO, AT_WARM,
+                 "%s", t->text);
 }
 
 /* --- what --warm=auto has learned ------------------------------------------------- */
@@ -97,8 +98,8 @@ static void warm_on_timer(uv_timer_t *timer)
     }
     if (w->asked == 0 || !w->service || w->core.phase != WARM_READY)
         return;
-    note(
-        w->opts.log, NOTE_WARN, AT_WARM,
+    log_line(
+        w->opts.log, LOG_WARN, AT_WARM,
         "--warm: the interpreter has not answered for %d s; workers start the ordinary "
         "way",
         ANSWER_MS / 1000);
@@ -120,7 +121,7 @@ static uint64_t late_in(struct warm *w)
     return now - w->late_ms < LATE_MS ? LATE_MS - (now - w->late_ms) : 0;
 }
 
-static void arm(struct warm *w)
+static void warm_arm(struct warm *w)
 {
     const uint64_t late = late_in(w);
 
@@ -139,7 +140,7 @@ static void arm(struct warm *w)
 void warm_asked(struct warm *w)
 {
     w->asked++;
-    arm(w);
+    warm_arm(w);
 }
 
 void warm_answered(struct warm *w, bool forked)
@@ -147,7 +148,7 @@ void warm_answered(struct warm *w, bool forked)
     w->asked -= w->asked > 0;
     if (forked)
         warm_core_forked(&w->core);
-    arm(w);
+    warm_arm(w);
 }
 
 /* --- lines of the server ---------------------------------------------------------- */
@@ -166,7 +167,7 @@ static void take_lines(struct warm *w)
         buf_consume(&w->lines, (size_t)(end - data) + 1);
         warm_log(w, &text);
     }
-    arm(w);
+    warm_arm(w);
 }
 
 static void on_poll_closed(uv_handle_t *h)
@@ -225,7 +226,7 @@ static void on_service_exited(void *ctx, int status, int errnum)
     warm_log(w, &text);
     if (again)
         start_server(w);
-    arm(w);
+    warm_arm(w);
 }
 
 static const struct guard_service_events service_events = {
@@ -359,13 +360,8 @@ static int program_fd(const struct warm *w, struct text_list *env)
     (void)env_put(env, "MUSTER_WARM_LISTS_SIZE", lists);
     if (buf_error(&b) || env->err)
         rc = MUSTER_ENOMEM;
-    while (rc == 0 && buf_len(&b) > 0) {
-        const ssize_t n = write(fd, buf_data(&b), buf_len(&b));
-        if (n > 0)
-            buf_consume(&b, (size_t)n);
-        else
-            rc = MUSTER_EIO;
-    }
+    if (rc == 0 && !file_write_all(fd, buf_span(&b)))
+        rc = MUSTER_EIO;
     buf_fini(&b);
     if (rc == 0 || fd < 0)
         return fd;
@@ -427,10 +423,10 @@ static void start_server(struct warm *w)
     text_list_fini(&env);
     if (rc != 0 && !w->service) {
         w->core.phase = WARM_GIVEN_UP;
-        note(w->opts.log, NOTE_WARN, AT_WARM,
-             "--warm: the interpreter could not be started (%s); workers start the "
-             "ordinary way",
-             strerror(errno));
+        log_line(w->opts.log, LOG_WARN, AT_WARM,
+                 "--warm: the interpreter could not be started (%s); workers start the "
+                 "ordinary way",
+                 strerror(errno));
     }
 }
 

@@ -6,8 +6,8 @@
 
 #include <uv.h>
 
+#include "base/log.h"
 #include "launch/core/config.h"
-#include "logs/log.h"
 #include "process/guard.h"
 
 struct warm;

@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "base/text_list.h"
+#include "loop/file.h"
 
 #define CACHE_MAX (1u << 20)
 
@@ -31,7 +32,7 @@ static char *directory(char *const *envp)
     return home && *home == '/' ? mem_printf("%s/.cache/muster", home) : NULL;
 }
 
-static char *path_of(const struct launch_config *c, const char *dir)
+static char *cache_path(const struct launch_config *c, const char *dir)
 {
     char real[PATH_MAX];
     const char *script = c->script;
@@ -50,7 +51,7 @@ static char *path_of(const struct launch_config *c, const char *dir)
 
 void warm_cache_read(const struct launch_config *c, char *const *envp, struct buf *out)
 {
-    char *dir = directory(envp), *path = dir ? path_of(c, dir) : NULL;
+    char *dir = directory(envp), *path = dir ? cache_path(c, dir) : NULL;
     const int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
     struct stat st;
 
@@ -89,7 +90,7 @@ struct warm_kept {
 int warm_cache_prepare(const struct launch_config *c, char *const *envp,
                        const struct warm_core *core, struct warm_kept **out)
 {
-    char *dir = directory(envp), *path = dir ? path_of(c, dir) : NULL;
+    char *dir = directory(envp), *path = dir ? cache_path(c, dir) : NULL;
     struct warm_kept *kept = NULL;
     struct buf text;
     int rc = dir ? MUSTER_ENOMEM : MUSTER_ENOENT;
@@ -123,7 +124,7 @@ void warm_cache_write(void *data)
         open(kept->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return;
-    const bool good = write(fd, kept->text, kept->size) == (ssize_t)kept->size;
+    const bool good = file_write_all(fd, span_of(kept->text, kept->size));
     close(fd);
     if (!good || rename(kept->temp, kept->path) < 0)
         (void)unlink(kept->temp);
@@ -131,7 +132,7 @@ void warm_cache_write(void *data)
 
 char *warm_cache_files(const struct launch_config *c, char *const *envp)
 {
-    char *dir = directory(envp), *path = dir ? path_of(c, dir) : NULL;
+    char *dir = directory(envp), *path = dir ? cache_path(c, dir) : NULL;
     char *files = path ? mem_printf("%s.files", path) : NULL;
 
     mem_free(path);

@@ -73,8 +73,9 @@ TORCHELASTIC_ENABLE_FILE_TIMER=1 torchrun --no-python sh t.sh 2>e; echo $?"""
 def test_timer_of_a_process_that_is_gone(bench):
     """It ended within its time: nobody is killed for it. And no TMPDIR is no reason to fail."""
     program = r"""cat > t.py <<'X'
-import json, os, time
+import json, os, re, time
 if os.environ["RANK"] == "1":
+    open("where", "w").write(re.match(".*/torchelastic_[^/]*", os.environ["TORCHELASTIC_ERROR_FILE"])[0])
     time.sleep(4)
 else:
     fd = os.open(os.environ["TORCHELASTIC_TIMER_FILE"], os.O_RDWR)
@@ -82,7 +83,8 @@ else:
                               "expiration_time": time.time() + 2, "signal": 9}) + "\n").encode())
 print("rank", os.environ["RANK"], "is through", flush=True)
 X
-TMPDIR=/nonexistent TORCHELASTIC_ENABLE_FILE_TIMER=1 torchrun --nproc-per-node 2 t.py 2>e; echo $?"""
+TMPDIR=/nonexistent TORCHELASTIC_ENABLE_FILE_TIMER=1 torchrun --nproc-per-node 2 t.py 2>e; echo $?
+rm -rf $(cat where)"""
     pair = bench.pair(program)
     expect(pair, "rank 0 is through\nrank 1 is through\n0")
     same(pair)

@@ -66,7 +66,8 @@ ROWS = [
     ("long lines", "torchrun -t 1 --no-python sh -c '(head -c 300000 /dev/zero | tr \"\\0\" x; echo) > f; dd if=f bs=300001 2>/dev/null' | wc", r"\s*1\s+1\s+300012"),
     ("many lines", "seq 20000 > f; torchrun -t 1 --no-python dd if=f bs=200000 2>/dev/null | md5sum", ".*"),
     ("tee of two, order within each", TWO + " -t 1 --no-python sh -c 'for i in 1 2 3; do echo $RANK.$i; done' 2>/dev/null | sort -s -k1,1.10", r"(\[default0\]:0\.\d\n?){3}(\[default1\]:1\.\d\n?){3}"),
-    ("TMPDIR missing", "TMPDIR=$PWD/none torchrun -r1 --no-python sh -c 'echo ${TORCHELASTIC_ERROR_FILE%%/torchelastic*}' >/dev/null; echo $?; rm -rf /tmp/torchelastic_zzz", "0"),
+    ("TMPDIR missing", "TMPDIR=$PWD/none torchrun -r1 --no-python sh -c 'echo $TORCHELASTIC_ERROR_FILE >where'; echo $?; "
+     r"rm -r $(sed 's,\(/torchelastic_[^/]*\)/.*,\1,' where)", "0"),
 ]
 
 

@@ -83,7 +83,7 @@ def test_the_second_warm_start_imports_less(env, tmp_path: Path, name: str) -> N
         out = run(env, MUSTER, "run", "--standalone", "--nproc-per-node=2", "--warm=auto",
                   HERE / f"train_{name}.py", tmp_path / f"out{start}", cwd=tmp_path)
         for rank in (0, 1):
-            assert WARM[name] % rank in out.splitlines(), out
+            assert WARM[name] % rank in out, out  # not a line: transformers writes its words and their ends apart
         assert "ordinary way" not in out and "left out" not in out, out
         own += [max(int(n) for n in re.findall(r"^imported (\d+) modules", out, re.M))]
         held += [int(n) for n in re.findall(r"the warm interpreter is ready .* and (\d+) modules", out)]

@@ -2,8 +2,8 @@
 #include <assert.h>
 
 #include "base/mem.h"
+#include "process/core/proc_stat.h"
 #include "status/core/http_rules.h"
-#include "status/core/proc_stat.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

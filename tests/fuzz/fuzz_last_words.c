@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "base/utf8.h"
-#include "job/core/last_words.h"
+#include "logs/core/last_words.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "launch/core/derive.h"
 #include "launch/core/worker_env.h"
+#include "logs/core/prefix_lines.h"
 
 #define MOST 64
 
@@ -51,7 +52,7 @@ static void check_worker(const struct launch_config *c, char *const *envp)
         text_list_fini(&env);
     }
     buf_init(&prefix, SIZE_MAX);
-    assert(worker_prefix(&prefix, c, 0, 0, "host") == 0);
+    assert(line_prefix(&prefix, c->prefix_template, c->role, 0, 0, "host") == 0);
     buf_fini(&prefix);
     assert(worker_report_name(c) && worker_binary(c));
 }

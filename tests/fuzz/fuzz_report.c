@@ -14,17 +14,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct status_style style = { .columns = 80, .workers = true };
     json_t *report = json_loadb((const char *)data, size, 0, NULL);
     struct muster_error err = { 0 };
-    json_t *status = report ? report_status(report, &err) : NULL;
+    struct job_status status = { 0 };
     struct buf b;
 
-    assert(!report || status || err.code);
     buf_init(&b, SIZE_MAX);
-    if (status)
-        status_text(&b, status, &style);
+    if (report && report_status(report, &status, &err) == 0) {
+        status_text(&b, &status, &style);
+        job_status_json(&b, &status, 0, true);
+    } else {
+        assert(!report || err.code);
+    }
     for (size_t i = 0; i < buf_len(&b); i++)
         assert(buf_data(&b)[i] >= ' ' || buf_data(&b)[i] == '\n');
     buf_fini(&b);
-    json_decref(status);
+    job_status_fini(&status);
     json_decref(report);
     return 0;
 }

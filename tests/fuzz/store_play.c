@@ -96,6 +96,7 @@ static void some_request(struct script *s, struct c10d_request *r, struct buf *l
     /* Numbers may only be made of short values: those of queues can be of any size. */
     *r = (struct c10d_request){ .op = next(s) % C10D_OP_COUNT };
     r->key = name(s);
+    r->name = reserved_parse(r->key);
     r->value = some_value(s, r->op == C10D_QUEUE_PUSH);
     if (r->op == C10D_APPEND) /* Short for the same reason. */
         r->value.n = MIN_OF(r->value.n, 1);

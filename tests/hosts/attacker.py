@@ -43,7 +43,7 @@ def main() -> None:
         "set": bytes([SET]) + blob("/x") + blob("y") + bytes([GET]) + blob("/x"),
         "delete": bytes([DELETE]) + blob(state),
         "ranks": bytes([SET]) + blob(f"/{run}/torchelastic/assigned_ranks/1") + blob("[]") + bytes([PING]) + b"pong",
-        "hello": bytes([PUSH]) + blob("/\x01muster/host") + blob(b"\x01\x01" + blob(run)),
+        "hello": bytes([PUSH]) + blob("/\x01muster/run") + blob(b"\x03\x01" + blob(run)),
         "job": bytes([PUSH]) + blob("/\x01muster/job") + blob(b"\x02\x01"),
         "lanes": bytes([PUSH]) + blob("/\x01muster/lanes") + blob("1") + struct.pack("<II", 0, 0),
         "stats": bytes([GET]) + blob("/\x01muster/stats"),

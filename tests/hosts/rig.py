@@ -149,20 +149,22 @@ class Host:
 
     def dead_dns(self) -> None:
         """A name server that swallows every question."""
-        (self.etc / "resolv.conf").write_text("nameserver 10.77.0.254\n")
+        (self.etc / "resolv.conf").write_text("nameserver 10.77.0.254\noptions timeout:30 attempts:5\n")
         self.run(["ip", "neigh", "replace", "10.77.0.254", "lladdr", "02:00:00:00:00:fe",
                   "dev", "eth0"])
 
     def clock_ahead(self, seconds: int) -> None:
         self.env |= {"LD_PRELOAD": str(self.rig.clock()), "CLOCK_AHEAD": str(seconds)}
 
-    def bad_cable(self, delay_ms: float = 0, jitter_ms: float = 0, loss: float = 0) -> None:
-        """A cable that delays each frame, each way, and loses so many in a hundred."""
+    def bad_cable(self, delay_ms: float = 0, jitter_ms: float = 0, loss: float = 0,
+                  pcap: Path | None = None) -> None:
+        """A cable that delays each frame, each way, and loses so many in a hundred. What it
+        carries is kept in the file PCAP."""
         self.run(["ip", "link", "del", "eth0"])
         self.rig.add_cable(self, [
             PYTHON, str(Path(__file__).with_name("cable.py")), str(self._holder.pid),
             str(self.rig.switch_pid), self.port, str(delay_ms), str(jitter_ms), str(loss),
-            str(self.index)])
+            str(self.index), *([str(pcap)] if pcap else [])])
         self.rig.switch("ip", "link", "set", self.port, "master", "br0", "up")
         self._plug_in()
 

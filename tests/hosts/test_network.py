@@ -56,6 +56,19 @@ def test_ddp_on_hosts_whose_names_nobody_knows(how: str) -> None:
             assert n.output().count(said) == 1, n.output()
 
 
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_a_verdict_names_a_host_whose_name_nobody_knows(backend: str) -> None:
+    with Rig(2) as rig:
+        for host in rig.hosts:
+            host.hosts_file({})
+        fail = ["--no-python", "sh", "-c", "sleep 0.5; [ $$RANK = 1 ] || exit 7; sleep 3"]
+        nodes = [run(h, f"{rig[0].ip4}:29400", *fail, backend=backend) for h in rig.hosts]
+        assert [n.wait() for n in nodes] == [1, 1], "\n".join(n.output() for n in nodes)
+        for n in nodes:  # both: they share the record
+            assert re.search(r"^muster: the job failed: rank 0 on node1 \(local rank 0, pid \d+\): ",
+                             n.output(), re.M), n.output()
+
+
 def test_net_chooses_for_all_three() -> None:
     with Rig(2) as rig:
         second_network(rig)

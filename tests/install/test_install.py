@@ -138,6 +138,9 @@ def test_the_debian_package_holds_what_it_should(tmp_path: Path) -> None:
     depends = run("dpkg-deb", "-f", package, "Depends")
     assert all(name in depends for name in ("libc6", "libmicrohttpd", "libncursesw"))  # page and top
     assert run("dpkg-deb", "-f", package, "Version").strip() == version()
+    said = dict(re.findall(r"^(\w+): (.*)", (ROOT / "packaging/published").read_text(), re.M))
+    assert run("dpkg-deb", "-f", package, "Maintainer").strip() == said["maintainer"]
+    assert (run("dpkg-deb", "-f", package, "Homepage").strip() or "none") == said["home"]
     assert run(tmp_path / "usr/bin/muster", "--version").split()[1] == version()
 
 

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text()
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.S)
             for line in block.splitlines() if line]
-EXAMPLES = [re.sub(r"\\\n\s*", " ", block).strip()
-            for block in re.findall(r"(?:^    .*\n)+", re.sub(r"```.*?```", "", TEXT, flags=re.S), re.M)]
+PLAIN = re.sub(r"```.*?```|<!-- published.*?<!-- end -->", "", TEXT, flags=re.S)
+EXAMPLES = [re.sub(r"\\\n\s*", " ", block).strip() for block in re.findall(r"(?:^    .*\n)+", PLAIN, re.M)]
 ENV = dict(os.environ, PATH=f"{ROOT / 'build'}:{os.environ['PATH']}", OMP_NUM_THREADS="1",
            PYTHON_EXEC=sys.executable)
 

@@ -27,10 +27,12 @@ static const char *key, *value = "";
 static uint64_t timeout_ms = 5000;
 static int exit_code;
 
-static void on_trace(void *ctx, enum trace_level level, const char *text)
+static void on_log(void *ctx, enum log_level level, enum log_place place,
+                   const char *text)
 {
+    (void)place;
     (void)ctx;
-    if (level >= TRACE_WARN || getenv("ETCD_TOOL_DEBUG"))
+    if (level >= LOG_WARN || getenv("ETCD_TOOL_DEBUG"))
         fprintf(stderr, "# %s\n", text);
 }
 
@@ -230,22 +232,31 @@ static void run(const char *command, struct muster_error *err)
             exit(2);
         next_line();
     } else if (strcmp(command, "watch") == 0) {
-        if (etcd_watch_start(client, span_str(key), (struct span){ NULL, 0 }, false, 0,
-                             on_change, NULL, &watch, err) < 0 ||
-            (*value &&
-             etcd_lease_start(client, (uint64_t)atoi(value), 1, on_spare_granted,
-                              on_failed, NULL, &lease, err) < 0))
+        const struct etcd_watch_opts changes = { .key = span_str(key),
+                                                 .on_change = on_change };
+        const struct etcd_lease_opts spare = { .ttl_s = (uint64_t)atoi(value),
+                                               .seed = 1,
+                                               .on_granted = on_spare_granted,
+                                               .on_failed = on_failed };
+
+        if (etcd_watch_start(client, &changes, &watch, err) < 0 ||
+            (*value && etcd_lease_start(client, &spare, &lease, err) < 0))
             exit(2);
         call(etcd3_encode_range(&m, &op), &m, ETCD3_EXPECT_RANGE, on_put);
-    } else if (etcd_lease_start(client, (uint64_t)atoi(value), 1, on_granted, on_failed,
-                                NULL, &lease, err) < 0) {
-        exit(2);
+    } else {
+        const struct etcd_lease_opts own = { .ttl_s = (uint64_t)atoi(value),
+                                             .seed = 1,
+                                             .on_granted = on_granted,
+                                             .on_failed = on_failed };
+
+        if (etcd_lease_start(client, &own, &lease, err) < 0)
+            exit(2);
     }
 }
 
 int main(int argc, char **argv)
 {
-    const struct trace tr = { on_trace, NULL, TRACE_DEBUG };
+    const struct log tr = { .emit = on_log };
     struct muster_error err = { 0 };
     struct rdzv_params p = { 0 };
     struct etcd_conf conf;

@@ -116,15 +116,21 @@ SETTINGS = ("min=2 max=2 join_ms=60000 last_call_ms=1000 close_ms=30000 keep_ali
             "keep_alive_max=3")
 
 
-def hello(run: str, addr: str = "node", pid: int = 1, settings: str = SETTINGS) -> bytes:
-    """What a node of ours says first to the host of its run (src/rendezvous/core/coordinator_wire.c)."""
+def hello(run: str, addr: str = "node", pid: int = 1, settings: str = SETTINGS, flags: int = 8, nonce: int | None = None,
+          node: int = 0) -> bytes:
+    """What a node of ours says first to its run (src/job/core/wire.c); flags: 1 observer, 8 seats, 16 record."""
     def text(t: str) -> bytes:
         return struct.pack("<I", len(t.encode())) + t.encode()
 
-    nonce = zlib.crc32(f"{addr} {pid}".encode())  # names the process
-    message = (b"\x01\x00" + text(run) + text(addr) + struct.pack("<qqQ", pid, 0, nonce) +
-               text(settings) + struct.pack("<iQQqqq", 0, 0, 1000, -1, -1, 0))
-    return request(PUSH, "/\x01muster/host", message)
+    if nonce is None:
+        nonce = zlib.crc32(f"{addr} {pid}".encode())  # names the process
+    message = (b"\x03\x01" + text(run) + struct.pack("<IQ", flags, nonce) + text(addr) + text("") +
+               struct.pack("<qqQIq", pid, 1, 0, node, 0) + text(addr) + struct.pack("<q", 0) +
+               text(settings) + struct.pack("<iQQqqq", 0, 0, 1000, -1, -1, 0) + text("default"))
+    return request(PUSH, "/\x01muster/run", message)
+
+
+WELCOME, REFUSED, LEFT, NEWS = 16, 19, 20, 21  # what the run says
 
 
 class Closed(Exception):

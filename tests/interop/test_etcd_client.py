@@ -8,6 +8,7 @@ import http.server
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -446,12 +447,12 @@ def test_tls_messages(tls):
         ("mutual", f"ca_cert={ours.ca},ssl_cert={good[0]},ssl_cert_key={stranger[1]}",
          "must belong"),
         ("mutual", f"ca_cert={ours.ca},ssl_cert={stranger[0]},ssl_cert_key={stranger[1]}",
-         "does not take ours"),
+         "does not take ours|refuses our client certificate"),  # by the alert of this etcd's Go
     ]
     seen = {}
     for name, conf, words in rows:
         code, _, text = tool(servers[name].endpoint, ",".join(filter(None, [https, conf])), "get", "/a")
-        assert code == 1 and words in text, (name, conf, text)
+        assert code == 1 and re.search(words, text), (name, conf, text)
         assert servers[name].endpoint in text and "/a" in text
         seen[words] = text
     # http where there is https, and the other way round.

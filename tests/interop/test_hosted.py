@@ -175,11 +175,11 @@ def test_nonsense_to_the_host_closes_that_connection_only(store):
     import socket
     import struct
 
-    key = b"/\x01muster/host"
+    key = b"/\x01muster/run"
     nodes = Nodes(store, 4, 0, 2)
     nodes.joined()
-    for value in (b"", b"\x01", b"\x02\x00", b"\x01\x01" + b"\0" * 8, b"\x01\x63",
-                  b"\x01\x00" + b"\xff" * 60, b"\x01\x00" + b"\0" * 5000):
+    for value in (b"", b"\x03", b"\x02\x00", b"\x03\x02" + b"\0" * 8, b"\x03\x63",
+                  b"\x03\x01" + b"\xff" * 60, b"\x03\x01" + b"\0" * 5000):
         with socket.create_connection(("127.0.0.1", int(store.port)), timeout=10) as s:
             s.sendall(b"\x00\xce\xf7\x85\x3c")
             s.sendall(b"\x0e" + struct.pack("<Q", len(key)) + key

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import subprocess
+import tempfile
 
 import pytest
 from run_job import MUSTER, ROOT, environment
@@ -17,10 +18,15 @@ NETWORK = ("ip link set lo up && ip link add eth0 type veth peer name there && "
 WORDS = {"loopback": {"127.0.0.1", "[::1]"}, "all": {"*", "[::]", "0.0.0.0"}}
 
 
+# A machine whose name everybody resolves to the same address: what SECURITY.md says of others is no row of its table.
+NAME = "printf '127.0.0.1 localhost box\\n::1 localhost\\n' >$HOSTS && mount --bind $HOSTS /etc/hosts && hostname box && "
+
+
 def in_namespace(script: str, *, timeout=60, **env) -> subprocess.CompletedProcess:
-    words = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-rn"]
-    return subprocess.run([*words, "sh", "-c", NETWORK + script], text=True, capture_output=True,
-                          timeout=timeout, env=environment(**env))
+    words = ["unshare", "-num"] if os.geteuid() == 0 else ["unshare", "-rnum"]
+    with tempfile.NamedTemporaryFile() as hosts:
+        return subprocess.run([*words, "sh", "-c", NETWORK + NAME + script], text=True, capture_output=True,
+                              timeout=timeout, env=environment(HOSTS=hosts.name, **env))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -93,7 +93,7 @@ def test_ctrl_c_twice_at_a_terminal(tmp_path):
     if pid == 0:
         os.chdir(tmp_path)
         os.execve(MUSTER, ["muster", "run", "--standalone", "--nproc-per-node=2", "--shutdown-timeout=250",
-                           "--no-python", "sh", "worker.sh", mark], environment(MARK=mark))
+                           "--no-python", "sh", "worker.sh", mark], environment(MARK=mark, TERM="xterm"))
     seen = b""
 
     def until(word, count):

@@ -21,7 +21,8 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _
 
 from patience import clock
 from stores import (ADD, APPEND, CAS, GET, LIST, MAGIC, MGET, MSET, MUSTER, PING, PUSH,
-                    SET, WAIT, Server, Wire, blob, hello, ours, request, u64)
+                    SET, WAIT, LEFT, NEWS, REFUSED, WELCOME, Server, Wire, blob, hello, ours,
+                    request, u64)
 
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(200))
 
@@ -214,7 +215,7 @@ OURS = "/\x01muster/something"
 
 def greet(node: Wire) -> None:
     node.raw(hello("some.run"))
-    assert node.blob()[1] == 5  # WELCOME
+    assert node.blob()[1] == WELCOME
 
 
 def in_pieces(server, other: Wire, data: bytes) -> None:
@@ -241,7 +242,7 @@ def in_pieces(server, other: Wire, data: bytes) -> None:
     (request(MSET, [RUN, "v", OURS, "x"]), "MULTI_SET of key"),
     (request(MGET, ["/big"] * 40), "MULTI_GET: the answer would have"),
     (request(MGET, ["/big"] * 30) * 2 + request(GET, RUN), "leaves its answers unread"),
-    (hello("", addr="x"), "HELLO without a run id"),
+    (hello("", addr="x"), "HELLO has a run id of 0 bytes"),
     (hello("other", addr=""), "HELLO with an address of 0 bytes"),
 ], ids=["add", "add-run", "set", "cas", "append", "push", "mset", "mget", "unread", "no-run",
         "no-address"])
@@ -255,8 +256,8 @@ def test_a_request_in_pieces_that_is_refused(data, says):
         in_pieces(server, other, data)
         server.wait_for_log(says)
         assert other.get("/a.long.enough.counter") == b"abc"
-        node.raw(message(2))  # LEAVE
-        assert node.blob()[1] == 9  # LEFT
+        node.raw(message(3))  # LEAVE
+        assert node.blob()[1] == LEFT
         assert server.stop() == 0, server.stderr()
 
 
@@ -273,19 +274,12 @@ def test_a_change_in_pieces_whose_answer_is_too_much():
 
 
 def message(kind: int) -> bytes:
-    return request(PUSH, "/\x01muster/host", bytes([1, kind]))
+    return request(PUSH, "/\x01muster/run", bytes([3, kind]))
 
 
 def attach(run: str) -> bytes:
-    """A node's first message to the coordinator of its job: docs/PROTOCOL.md."""
-    def text(t: str) -> bytes:
-        return len(t).to_bytes(4, "little") + t.encode()
-
-    def numbers(size: int, *values: int) -> bytes:
-        return b"".join(v.to_bytes(size, "little") for v in values)
-
-    return request(PUSH, "/\x01muster/job", bytes([2, 1]) + text(run) + text("n") + text("") +
-                   numbers(8, 1, 1, 7, 0) + numbers(4, 0, 0) + numbers(8, 0))
+    """A node's first message to its run, if it shares the record alone."""
+    return hello(run, "n", flags=16, nonce=7)
 
 
 @pytest.fixture
@@ -312,12 +306,12 @@ def test_more_jobs_than_a_store_can_coordinate(live):
 
         for i in range(1024):
             live.append(node(f"job{i}", f"127.0.0.{10 + i // 256}"))
-            assert live[-1].blob()[1] == 12  # ATTACHED
+            assert live[-1].blob()[1] == WELCOME
         with node("another") as w:
-            assert w.closed()
-        server.wait_for_log("the store coordinates 1024 jobs already")
+            assert w.blob()[1] == REFUSED
+        server.wait_for_log("already has 1024 runs under way")
         with node("job7") as w:
-            assert w.blob()[1] == 12
+            assert w.blob()[1] == WELCOME
         assert server.stop() == 0
 
 
@@ -325,7 +319,7 @@ def test_more_runs_than_a_host_can_have(live):
     """It lets go of those that are over, and not of what is known of them."""
     def node(run: str, closes: bool = False, source: str | None = None, **more) -> Wire:
         w = Wire(server, source=source)
-        w.raw(hello(run, **more) + (message(3) if closes else b""))
+        w.raw(hello(run, **more) + (message(4) if closes else b""))
         return w
 
     def job(run: str) -> subprocess.CompletedProcess:
@@ -337,29 +331,29 @@ def test_more_runs_than_a_host_can_have(live):
     with ours() as server:
         for i in range(1100):
             with node(f"over{i}", closes=True) as w:
-                assert w.blob()[1] == 5 and w.blob()[1] == 10  # WELCOME, CLOSED
+                assert w.blob()[1] == WELCOME and w.blob()[1] == NEWS  # closed
             with node(f"wrong{i}", settings="") as w:
-                assert w.blob()[1] == 8  # REFUSED
+                assert w.blob()[1] == REFUSED
         for i in range(1024):
             live.append(node(f"live{i}", source=f"127.0.0.{10 + i // 256}"))
-            assert live[-1].blob()[1] == 5
+            assert live[-1].blob()[1] == WELCOME
         with node("another") as w:
             refused = w.blob()
-            assert refused[1] == 8 and refused[2:6] == (-16 & 0xFFFFFFFF).to_bytes(4, "little")
+            assert refused[1] == REFUSED and refused[2:6] == (-16 & 0xFFFFFFFF).to_bytes(4, "little")
             assert b"already has 1024 runs under way" in refused
         with node("live7", addr="second") as w:
-            assert w.blob()[1] == 5
+            assert w.blob()[1] == WELCOME
         r = job("another")
         assert r.returncode and "already has 1024 runs under way" in r.stderr, r.stderr
         assert server.stderr().count("turned a node of run \"another\" away") < 5
 
-        live[0].raw(message(3))
-        assert live[0].blob()[1] == 10
+        live[0].raw(message(4))
+        assert live[0].blob()[1] == NEWS
         live[0].close()
         r = job("another")
         assert r.returncode == 0, r.stderr
         with node("over3") as w:  # in the place of "another", which is over
-            assert w.blob()[1] == 5 and w.blob()[1] == 10
+            assert w.blob()[1] == WELCOME and w.blob()[1] == NEWS
         assert server.stop() == 0
 
 
@@ -369,15 +363,15 @@ def test_one_address_cannot_take_all_runs():
         for i in range(256):
             live.append(Wire(server))
             live[-1].raw(hello(f"run{i}"))
-            assert live[-1].blob()[1] == 5
+            assert live[-1].blob()[1] == WELCOME
         with Wire(server) as w:
             w.raw(hello("one more"))
             refused = w.blob()
-            assert refused[1] == 8 and b"256 that were begun from one address" in refused
+            assert refused[1] == REFUSED and b"256 that were begun from one address" in refused
         assert 'turned a node of run "one more" away' in server.stderr()
         with Wire(server, source="127.0.0.9") as w:
             w.raw(hello("one more"))
-            assert w.blob()[1] == 5
+            assert w.blob()[1] == WELCOME
         for w in live:
             w.close()
 
@@ -568,29 +562,29 @@ def test_a_state_named_many_times_is_read_once(server):
     assert took < 5, f"the store was busy for {took:.1f} s"
 
 
-# ---- on the job's channel ----
+# ---- in the job's record ----
 
-ATTACH, RANKS, PUBLISH, BYE, ATTACHED, OBSERVER = 1, 4, 2, 11, 12, 1
+RANKS, PUBLISH, BYE, OBSERVER = 9, 7, 5, 1
 
 
 def job(kind: int, *fields: int | str | tuple[int]) -> bytes:
-    """A message to the coordinator: a number has 64 bits, one in a tuple 32."""
-    out = bytes([2, kind])
+    """A message to the run: a number has 64 bits, one in a tuple 32."""
+    out = bytes([3, kind])
     for f in fields:
         if isinstance(f, tuple):
             out += struct.pack("<I", f[0])
         else:
             out += struct.pack("<q", f) if isinstance(f, int) else struct.pack("<I", len(f)) + f.encode()
-    return request(PUSH, "/\1muster/job", out)
+    return request(PUSH, "/\1muster/run", out)
 
 
 def attach_as(nonce: int, node: int = 0, flags: int = 0) -> bytes:
-    return job(ATTACH, "run", "host", "", 1, 1, nonce, 0, (node,), (flags,), 0)
+    return hello("run", "host", flags=16 | flags, nonce=nonce, node=node)
 
 
 def attached(w: Wire) -> int:
-    """The number that the next ATTACH got."""
-    while (message := w.blob())[1] != ATTACHED:
+    """The number that the next HELLO got."""
+    while (message := w.blob())[1] != WELCOME:
         pass
     return struct.unpack("<I", message[2:6])[0]
 
@@ -613,16 +607,16 @@ def test_a_connection_is_one_node(server, client):
     with Wire(server) as w:
         w.raw(attach_as(7) + attach_as(8))
         assert closes(w)
-    server.wait_for_log("another node has attached over this connection")
+    server.wait_for_log("a connection belongs to one node")
 
 
 @pytest.mark.parametrize("message, says", [
     (attach_as(9, node=2 ** 32 - 2), "its node is 4294967294"),
     (attach_as(9, node=2 ** 31), "its node is 2147483648"),
-    (job(RANKS, 2 ** 63 - 1, 0, 1, 1, (0,)), "its round is"),
-    (job(RANKS, 0, 2 ** 63 - 1, 1, 1, (0,)), "its rank is"),
-    (job(RANKS, 0, 1, 2 ** 63 - 1, 1, (0,)), "its count is"),
-    (job(RANKS, 0, -2, 1, 1, (0,)), "its rank is -2"),
+    (job(RANKS, 2 ** 63 - 1, 0, 1, 1, (0,), -1, 0), "its round is"),
+    (job(RANKS, 0, 2 ** 63 - 1, 1, 1, (0,), -1, 0), "its rank is"),
+    (job(RANKS, 0, 1, 2 ** 63 - 1, 1, (0,), -1, 0), "its count is"),
+    (job(RANKS, 0, -2, 1, 1, (0,), -1, 0), "its rank is -2"),
     (job(PUBLISH, 1, -2 ** 63, 0, ""), "its mono_us is"),
     (job(PUBLISH, 1, 0, 2 ** 63 - 1, ""), "its wall_us is"),
 ], ids=lambda x: x if isinstance(x, str) else "")
@@ -886,15 +880,15 @@ def test_nodes_that_never_join_have_a_limit():
                 nodes.append(s)
             for s in (nodes[0], nodes[-1]):
                 s.settimeout(60)
-                assert s.recv(10)[9] == 5  # WELCOME, behind its length
+                assert s.recv(10)[9] == WELCOME  #, behind its length
             with Wire(server) as w:
                 w.raw(hello("run", pid=count))
                 refused = w.blob()
-                assert refused[1] == 8 and b"16384 nodes that have not sent JOIN" in refused
+                assert refused[1] == REFUSED and b"16384 nodes that have not sent JOIN" in refused
             nodes[0].close()
             with Wire(server) as w:
                 w.raw(hello("run", pid=count))
-                assert w.blob()[1] == 5
+                assert w.blob()[1] == WELCOME
             assert server.stop() == 0
     finally:
         for s in nodes:

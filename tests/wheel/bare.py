@@ -66,6 +66,10 @@ class Root:
         for name in ("tmp", "proc", "dev", "etc", "bin", "job", *self._shown):
             self._inside(name).mkdir(parents=True)
         (path / "etc/hosts").write_text("127.0.0.1 localhost\n")
+        certificates = Path("/etc/ssl/certs/ca-certificates.crt")
+        if certificates.exists():  # Debian's pip wants it from the beginning, whatever it is to do
+            self._inside(str(certificates)).parent.mkdir(parents=True)
+            shutil.copy(certificates, self._inside(str(certificates)))
         shell, executable = Path("/bin/sh").resolve(), Path(self.python).resolve()
         modules = Path(stdlib, "lib-dynload").glob("*.so")
         shutil.copy(shell, path / "bin/sh")

@@ -51,3 +51,14 @@ def env(wheel: Path, tmp_path_factory) -> dict[str, str]:
     run(sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps",
         "--disable-pip-version-check", "--target", target, wheel)
     return dict(os.environ, PYTHONPATH=str(target))
+
+
+@pytest.fixture(scope="session")
+def arm_wheel() -> Path:
+    if "MUSTER_WHEEL_BUILT" not in os.environ or not list((ROOT / "build/dist-aarch64").glob("*.whl")):
+        done = run("packaging/wheel", "aarch64", cwd=ROOT, timeout=None, ok=False)  # else tests/run has
+        if "apt could not fetch packages for arm64" in done.stderr:
+            pytest.skip(done.stderr)
+        assert done.returncode == 0, done.stderr
+    (found,) = (ROOT / "build/dist-aarch64").glob("*.whl")
+    return found

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,19 @@ def test_a_machine_with_python_and_nothing_else(wheel: Path, tmp_path: Path, pyt
     assert root.run("/job/v/bin/python", "/job/bare_job.py").splitlines() == [
         "{0: 0, 1: 10, 2: 20, 3: 30}", "rank 1 True KeyError: 'the reason'",
         "KeyboardInterrupt", "nothing left", "b'v'"]
+
+
+def test_the_page_and_top_are_inside(wheel: Path, tmp_path: Path) -> None:
+    """No libmicrohttpd, no ncurses: of those the machine has the descriptions of terminals, which are on every one."""
+    root = Root(tmp_path / "root", interpreters()[0])
+    for library in [p for name in ("ncurses", "tinfo", "microhttpd") for p in root.path.rglob(f"lib{name}*.so*")]:
+        library.unlink()
+    xterm = subprocess.run(["infocmp", "-x", "xterm"], capture_output=True, text=True, check=True).stdout
+    subprocess.run(["tic", "-x", "-o", root.path / "etc/terminfo", "-"], input=xterm, text=True, check=True,
+                   capture_output=True)
+    shutil.copy(wheel, root.job)
+    shutil.copy(HERE / "bare_views.py", root.job)
+    root.run(root.python, "-m", "venv", "/job/v")
+    root.run("/job/v/bin/pip", "install", "-q", "--no-index", "--disable-pip-version-check", f"/job/{wheel.name}")
+    out = root.run("/bin/sh", "-c", "TERM=xterm exec /job/v/bin/python /job/bare_views.py /job/v/bin/muster")
+    assert out.splitlines()[-2:] == ["page True", "top True 0"]

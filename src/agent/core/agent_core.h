@@ -1,52 +1,84 @@
 /* agent_core.h - what an agent does next: the life of the workers of one node, decided.
  *
- *     join -> assign ranks -> start -> run -> (stop -> join ...) -> barrier -> leave
+ * The way of a node that nothing befalls:
  *
- * Pure: the driver (agent/agent.c) feeds events and performs effects, in order.
- * Workers are local ranks 0 .. nproc - 1. All times are mono_ms. */
+ *     join -> assign ranks -> start -> run -> drain -> barrier -> leave
+ *
+ * From run it may turn back to join by way of stop, kill and drain;
+ * docs/ARCHITECTURE.md has the whole diagram, which a test draws from the table in
+ * agent_core.c.
+ *
+ * Who tells what. The guard tells of the workers: STARTED, EXIT, LEFTOVERS (the workers
+ * are gone, what they started is not), EMPTY (not a process is left). The rendezvous
+ * tells of the other nodes: NODE_WAITS, NODE_LOST, NEXT_ROUND, BARRIER_SHORT, EVICTED,
+ * CUT_OFF. The job's coordinator tells what comes of failures: PEER_FAILED, RESTART,
+ * VERDICT; JUDGE_GONE and JUDGE_BACK tell of itself. People send SIGNAL.
+ *
+ * Rules, and why:
+ *  - A failure stops all workers of the job, since they wait for each other. Who has
+ *    failed first is the coordinator's to say, and so is a restart when restarts are
+ *    counted for the whole job; where nobody says, a node counts for itself.
+ *  - A change of the membership (a node waits, is lost, or left for the next round) is
+ * a new round and not a restart: it is not counted.
+ *  - No worker of an old world may run beside one of a new world. A node that learns
+ *    that the others have gone on without it (EVICTED), or cannot know (CUT_OFF), kills
+ *    its workers at once.
+ *  - Workers that have ended well have done their work, whatever happens then to other
+ *    nodes: their node waits at the exit barrier, but not for those who will not come.
+ *  - While workers are being started nothing is stopped, because their pids come first:
+ *    the reason is kept (pending) until STARTED.
+ *  - A signal is passed on to the workers; a second one ends their patience sooner, and
+ *    the third kills (of SIGINT the second: somebody sits at the terminal).
+ *
+ * Pure: the driver (agent/agent.c) feeds events and performs effects, in order. Workers
+ * are local ranks 0 .. nproc - 1. All times are mono_ms. */
 #ifndef AGENT_CORE_AGENT_CORE_H
 #define AGENT_CORE_AGENT_CORE_H
 
 #include "base/base.h"
 #include "muster/error.h"
 
-#define AGENT_TELL_MS 2000u /* workers that have not gone by then are named */
-#define AGENT_PATIENCE_MS                                                              \
-    100u /* torchrun's interval: ranks that fail with the first end by themselves */
-#define AGENT_REAP_MS     30000u /* after SIGKILL; only a kernel wait outlasts it */
-#define AGENT_LEFTOVER_MS 5000u  /* what workers left behind gets so long to go */
-#define AGENT_BARRIER_LOST_MS                                                          \
-    1000u /* barrier: a lost member may still have counted                             \
-           */
-#define AGENT_ASSIGN_CHANGED_MS                                                        \
-    3000u /* somebody waits: so long may the others take to agree on ranks that nobody \
-             will use */
-#define AGENT_JUDGE_MS       4000u /* the coordinator has 2 s, and the way is long */
-#define AGENT_CLOSE_MS       5000u /* a goodbye that nobody takes is cut short, */
-#define AGENT_CLOSE_FATAL_MS 500u  /* sooner if it may be the store that failed us */
+/* Workers that have not gone by then are named. */
+#define AGENT_TELL_MS 2000u
+/* torchrun's interval: ranks that fail with the first end by themselves. */
+#define AGENT_PATIENCE_MS 100u
+/* After SIGKILL; only a wait in the kernel outlasts it. */
+#define AGENT_REAP_MS 30000u
+/* What workers left behind gets so long to go. */
+#define AGENT_LEFTOVER_MS 5000u
+/* At the barrier a lost member may still have counted. */
+#define AGENT_BARRIER_LOST_MS 1000u
+/* Somebody waits: the others may take so long to agree on ranks that nobody will
+ * use. */
+#define AGENT_ASSIGN_WAITS_MS 3000u
+/* The coordinator has 2 s, and the way is long. */
+#define AGENT_JUDGE_MS 4000u
+/* A goodbye that nobody takes is cut short, sooner if it may be the store that
+ * failed. */
+#define AGENT_CLOSE_MS       5000u
+#define AGENT_CLOSE_FATAL_MS 500u
 
 #define AGENT_PHASES(X)                                                                \
-    X(AGENT_NEW)                                                                       \
-    X(AGENT_JOINING)                                                                   \
-    X(AGENT_ASSIGNING)                                                                 \
-    X(AGENT_STARTING)                                                                  \
-    X(AGENT_RUNNING)                                                                   \
-    X(AGENT_STOPPING) /* told to go; the deadline brings SIGKILL */                    \
-    X(AGENT_KILLING)                                                                   \
-    X(AGENT_DRAINING) /* all gone; what they wrote is being passed on */               \
-    X(AGENT_JUDGING)  /* until the coordinator says what comes of a failure */         \
-    X(AGENT_BARRIER)                                                                   \
-    X(AGENT_LEAVING)                                                                   \
-    X(AGENT_DONE)
+    X(NEW)                                                                             \
+    X(JOINING)                                                                         \
+    X(ASSIGNING)                                                                       \
+    X(STARTING)                                                                        \
+    X(RUNNING)                                                                         \
+    X(STOPPING) /* told to go; the deadline brings SIGKILL */                          \
+    X(KILLING)                                                                         \
+    X(DRAINING) /* all gone; what they wrote is being passed on */                     \
+    X(JUDGING)  /* until the coordinator says what comes of a failure */               \
+    X(BARRIER)                                                                         \
+    X(LEAVING)                                                                         \
+    X(DONE)
 
 enum agent_core_phase {
-#define AGENT_PHASE_ENUM(name) name,
+#define AGENT_PHASE_ENUM(name) AGENT_##name,
     AGENT_PHASES(AGENT_PHASE_ENUM)
 #undef AGENT_PHASE_ENUM
 };
 
-/* Why the workers are ended, or have ended. The first reason stands unless a graver one
- * (further down) comes. */
+/* Why the workers are ended, or have ended; the graver further down. */
 enum agent_core_why {
     WHY_NONE,
     WHY_SUCCESS,
@@ -58,35 +90,42 @@ enum agent_core_why {
     WHY_SIGNAL, /* to the agent */
 };
 
+#define AGENT_EVENTS(X)                                                                \
+    X(BEGIN)                                                                           \
+    X(JOINED)                                                                          \
+    X(ASSIGNED)      /* code 1: the coordinator counts restarts; worker: so far */     \
+    X(STARTED)       /* every worker of this node */                                   \
+    X(FATAL)         /* whatever the driver could not do; it keeps the reason */       \
+    X(CUT_OFF)       /* nobody can say whether this node still counts; code 1: it may  \
+                        wait for the next round */                                     \
+    X(EXIT)          /* worker: local rank; code */                                    \
+    X(LEFTOVERS)     /* the workers are gone, what they started is not */              \
+    X(EMPTY)         /* not a process is left */                                       \
+    X(DRAINED)       /* all that they wrote has been passed on */                      \
+    X(NODE_WAITS)    /* for the next round */                                          \
+    X(NODE_LOST)     /* a member of this round */                                      \
+    X(EVICTED)       /* the others have gone on without this node */                   \
+    X(NEXT_ROUND)    /* some of the others have left this round for the next */        \
+    X(BARRIER_SHORT) /* whoever has not come to the exit barrier will not */           \
+    X(STUCK)         /* a worker, in uninterruptible sleep */                          \
+    X(HANG)          /* the job stands still; code 1: no restart is wanted */          \
+    X(SIGNAL)        /* to the agent; code: its number */                              \
+    X(BARRIER_DONE)                                                                    \
+    X(LEFT)                                                                            \
+    X(TIMEOUT)                                                                         \
+    /* The coordinator, of the current round: */                                       \
+    X(PEER_FAILED) /* a worker failed somewhere: stop */                               \
+    X(RESTART)     /* worker: restarts so far; code 1: that is the count of a node     \
+                      that counts for itself, too */                                   \
+    X(VERDICT)     /* the job has failed for good */                                   \
+    X(JUDGE_GONE)  /* nobody judges this round */                                      \
+    X(JUDGE_BACK)                                                                      \
+    X(ENTERED) /* never fed: a phase, by the transition before */
+
 enum agent_core_event_kind {
-    AGENT_EV_BEGIN,
-    AGENT_EV_JOINED,
-    AGENT_EV_ASSIGNED, /* code 1: the coordinator counts restarts; worker: so far */
-    AGENT_EV_STARTED,  /* every worker of this node */
-    AGENT_EV_FATAL,    /* whatever the driver could not do; it keeps the reason */
-    AGENT_EV_CUT_OFF,  /* likewise: nobody can say whether this node still counts, so
-                          its workers are killed; code 1: wait for the next round */
-    AGENT_EV_EXIT,     /* worker: local rank; code */
-    AGENT_EV_LEFTOVERS,
-    AGENT_EV_EMPTY,
-    AGENT_EV_DRAINED,
-    AGENT_EV_CHANGED, /* somebody waits for the next round, or a member is lost */
-    AGENT_EV_LOST,
-    AGENT_EV_EVICTED,  /* the others have gone on without this node: likewise */
-    AGENT_EV_MOVED_ON, /* some of the others have left this round for the next */
-    AGENT_EV_DESERTED, /* whoever has not come to the exit barrier will not */
-    AGENT_EV_STUCK,
-    AGENT_EV_HANG,   /* the job stands still; code 1: no restart is wanted */
-    AGENT_EV_SIGNAL, /* code: its number */
-    AGENT_EV_BARRIER_DONE,
-    AGENT_EV_LEFT,
-    AGENT_EV_TIMEOUT,
-    /* What the coordinator of the job says of the current round: */
-    AGENT_EV_ENDING,  /* a worker failed somewhere: stop */
-    AGENT_EV_RESTART, /* go on with another round; worker: restarts so far; code 1: that
-                         is the count of a node that counts for itself, too */
-    AGENT_EV_VERDICT, /* the job has failed for good */
-    AGENT_EV_UNJUDGED, /* it is gone: nobody judges this round; code 1: it is back */
+#define AGENT_EVENT_ENUM(name) AGENT_EV_##name,
+    AGENT_EVENTS(AGENT_EVENT_ENUM)
+#undef AGENT_EVENT_ENUM
 };
 
 struct agent_core_event {
@@ -150,34 +189,32 @@ struct agent_core {
     struct agent_core_settings set;
     enum agent_core_phase phase;
     enum agent_core_why why;
-    int64_t remaining; /* restarts; of the job if it is judged */
-    bool judged;       /* restarts are the coordinator's to grant */
-    enum { OPEN, RESTARTS, FAILED_FOR_GOOD } decision; /* on the current round */
-    struct agent_core_worker *workers;                 /* owned */
+    int64_t remaining; /* restarts; of the job if job_budget */
+    bool job_budget;   /* restarts are the coordinator's to grant */
+    enum { UNDECIDED, RESTARTS, FAILED_FOR_GOOD } outcome; /* of the current round */
+    struct agent_core_worker *workers;                     /* owned */
     int64_t alive;
-    bool empty;           /* not a process is left of this attempt */
-    bool leftovers_asked; /* they have been told to go */
-    bool peer_failed;     /* while our workers were being started */
-    bool changed;         /* the membership, while nothing could be done about it */
-    bool lost;            /* a member, while what our workers left was being ended, */
-    bool deserted;        /* or all that have not come to the exit barrier */
-    bool unjudged;        /* the coordinator is gone */
-    bool evicted;         /* and so are the others: to a round without this node */
-    int stop_sig;         /* what the workers were told last */
-    int signal;           /* that ended us, or 0 */
-    int signals;          /* how many came, */
-    int interrupts;       /* and how many of them were SIGINT */
-    uint64_t due_ms;      /* MONO_NEVER if nothing is awaited by time */
-    uint64_t ask_ms;      /* STOPPING: when to tell them; MONO_NEVER: they know */
-    uint64_t tell_ms;     /* STOPPING: when to say who has not gone */
-    bool fenced;          /* our workers may not run on, though they start only now */
+    bool empty;                  /* not a process is left of this attempt */
+    bool leftovers_asked;        /* they have been told to go */
+    enum agent_core_why pending; /* why to stop as soon as the workers have started */
+    bool fenced;                 /* likewise: and then they get no time to end */
+    bool barrier_short;          /* somebody will not come to the exit barrier */
+    bool judge_gone;             /* nobody judges this round, */
+    bool evicted;                /* or those who do are in a round without this node */
+    int stop_sig;                /* what the workers were told last */
+    int signal;                  /* that ended us, or 0 */
+    int signals;                 /* how many came, */
+    int interrupts;              /* and how many of them were SIGINT */
+    uint64_t due_ms;             /* MONO_NEVER if nothing is awaited by time */
+    uint64_t ask_ms;  /* STOPPING: when to tell them; MONO_NEVER: they know */
+    uint64_t tell_ms; /* STOPPING: when to say who has not gone */
 };
 
 int agent_core_init(struct agent_core *g, const struct agent_core_settings *set,
                     struct muster_error *err);
 void agent_core_fini(struct agent_core *g); /* NULL and zeroed are fine */
 
-/* Adds effects to fx. 0, or MUSTER_ENOMEM with nothing changed. */
+/* Adds effects to fx. 0, or MUSTER_ENOMEM: then the core can only be finished. */
 int agent_core_step(struct agent_core *g, const struct agent_core_event *ev,
                     struct agent_core_fx_list *fx);
 
@@ -198,5 +235,27 @@ static inline int64_t agent_core_attempt(const struct agent_core *g)
 }
 
 void agent_core_fx_fini(struct agent_core_fx_list *fx);
+
+/* --- the table ------------------------------------------------------------------- */
+
+typedef bool (*agent_condition)(const struct agent_core *g,
+                                const struct agent_core_event *ev);
+typedef void (*agent_action)(struct agent_core *g, const struct agent_core_event *ev,
+                             struct agent_core_fx_list *fx);
+
+/* One row: in one of these phases, at one of these events, if the condition holds
+ * (NULL: always), the reason becomes why (unless WHY_NONE), the actions are taken, and
+ * the phase becomes next (unless AGENT_NEW: it stays). The first row that fits
+ * counts. */
+struct agent_transition {
+    uint32_t phases, events; /* one bit each, by number */
+    agent_condition when;
+    enum agent_core_why why;
+    enum agent_core_phase next;
+    agent_action actions[3];
+};
+
+/* For the test that draws the diagram. */
+const struct agent_transition *agent_core_table(size_t *rows);
 
 #endif

@@ -1,5 +1,5 @@
-/* event_json.c - see event_json.h. Members in torch's order, numbers in Python's form.
- */
+/* event_json.c - see event_json.h. Members in torch's order, numbers in Python's
+ * form. */
 #include "agent/core/event_json.h"
 
 #include <inttypes.h>
@@ -35,7 +35,7 @@ static void put_real(struct buf *out, double v)
 }
 
 /* The inner object, which travels as a text. */
-static void inner(struct buf *b, const struct event *e)
+static void put_inner(struct buf *b, const struct event *e)
 {
     put_number(b, "{\"group_world_size\": ", e->group_world_size);
 
@@ -80,7 +80,7 @@ static void middle(struct buf *out, const struct event *e, const char *state)
     put_text(out, ", \"raw_error\": ", e->raw_error);
 }
 
-static void failure(struct buf *out, const struct event *e)
+static void put_failure(struct buf *out, const struct event *e)
 {
     put_number(out, ", \"failed_at\": ", e->failed_at);
 
@@ -95,7 +95,7 @@ int event_print(struct buf *out, const struct event *e)
 
     strncat(name, e->state, sizeof name - strlen(name) - 1);
     buf_init(&md, SIZE_MAX);
-    inner(&md, e);
+    put_inner(&md, e);
     head(out, e, name);
     middle(out, e, e->state);
     put_text(out, ", \"metadata\": ", (const char *)buf_data(&md));
@@ -106,7 +106,7 @@ int event_print(struct buf *out, const struct event *e)
     else
         put_real(out, e->duration_ms);
     if (e->failed_at.given)
-        failure(out, e);
+        put_failure(out, e);
     buf_append_str(out, "}}");
     buf_fail(out, buf_error(&md));
     buf_fini(&md);

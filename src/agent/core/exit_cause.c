@@ -5,8 +5,8 @@
 
 #include "base/base.h"
 
-#define SHELL_BASE                                                                     \
-    128 /* a shell's exit code for a command that died of signal n: + n */
+/* A shell's exit code for a command that died of signal n: + n. */
+#define SHELL_BASE 128
 #define SIGNAL_MAX 64
 
 static const struct {

@@ -56,7 +56,7 @@ static char *indented(const char *text)
 }
 
 /* The traceback of an object: its callstack, else its message, else nothing known. */
-static const char *shown(const json_t *message)
+static const char *shown_field(const json_t *message)
 {
     const json_t *stack =
         json_object_get(json_object_get(message, "extraInfo"), "py_callstack");
@@ -84,7 +84,7 @@ static int read_message(struct error_file *e, const json_t *root,
         return err_set(err, MUSTER_ESTATE,
                        "there is no number at message.extraInfo.timestamp");
     e->object = true;
-    e->text = indented(shown(message));
+    e->text = indented(shown_field(message));
     return e->text ? 0 : err_nomem(err);
 }
 

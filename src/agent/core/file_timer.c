@@ -15,7 +15,7 @@ void timers_init(struct timers *t)
     buf_init(&t->line, LINE_MAX_BYTES);
 }
 
-static void drop(struct timers *t, size_t i)
+static void timers_drop(struct timers *t, size_t i)
 {
     mem_free(t->list[i].scope);
     t->list[i] = t->list[--t->count];
@@ -24,13 +24,13 @@ static void drop(struct timers *t, size_t i)
 void timers_fini(struct timers *t)
 {
     while (t->count > 0)
-        drop(t, 0);
+        timers_drop(t, 0);
     mem_free(t->list);
     buf_fini(&t->line);
     *t = (struct timers){ 0 };
 }
 
-static struct timer_entry *find(struct timers *t, int64_t pid, const char *scope)
+static struct timer_entry *timers_find(struct timers *t, int64_t pid, const char *scope)
 {
     for (size_t i = 0; i < t->count; i++)
         if (t->list[i].pid == pid && strcmp(t->list[i].scope, scope) == 0)
@@ -38,8 +38,8 @@ static struct timer_entry *find(struct timers *t, int64_t pid, const char *scope
     return NULL;
 }
 
-static int add(struct timers *t, int64_t pid, const char *scope,
-               struct timer_entry **out, struct muster_error *err)
+static int timers_add(struct timers *t, int64_t pid, const char *scope,
+                      struct timer_entry **out, struct muster_error *err)
 {
     if (t->count == TIMERS_MAX)
         return err_set(err, MUSTER_EFULL, "more than %u timers", TIMERS_MAX);
@@ -60,7 +60,7 @@ static int add(struct timers *t, int64_t pid, const char *scope,
 }
 
 /* A negative time takes the entry out, any other puts it in or moves it. */
-static int apply(struct timers *t, struct span line, struct muster_error *err)
+static int timers_apply(struct timers *t, struct span line, struct muster_error *err)
 {
     json_t *root = NULL; /* stays so if it is not JSON; then nothing is in it */
     int rc = json_from_python(&root, line, NULL);
@@ -77,13 +77,13 @@ static int apply(struct timers *t, struct span line, struct muster_error *err)
                      (int)MIN_OF(line.n, 200), (const char *)line.p);
     } else {
         const int64_t id = json_integer_value(pid);
-        struct timer_entry *e = find(t, id, scope);
+        struct timer_entry *e = timers_find(t, id, scope);
         if (json_number_value(when) < 0) {
             if (e)
-                drop(t, (size_t)(e - t->list));
+                timers_drop(t, (size_t)(e - t->list));
         } else {
             if (!e)
-                rc = add(t, id, scope, &e, err);
+                rc = timers_add(t, id, scope, &e, err);
             if (rc == 0) {
                 const int64_t s = json_integer_value(sig);
                 e->expires = json_number_value(when);
@@ -108,7 +108,7 @@ int timers_feed(struct timers *t, struct span bytes, struct muster_error *err)
             rc = err_set(err, MUSTER_EPROTO, "a line without end");
         }
         if (rc == 0 && end && buf_len(&t->line) > 0)
-            rc = apply(t, buf_span(&t->line), first ? NULL : err);
+            rc = timers_apply(t, buf_span(&t->line), first ? NULL : err);
         if (end) /* Also if there was no memory for it: the next line is another one. */
             buf_clear(&t->line);
         first = first ? first : rc;
@@ -146,7 +146,7 @@ bool timers_expire(struct timers *t, double now, struct timer_entry *out)
     first->scope = NULL; /* the caller's now */
     for (size_t i = 0; i < t->count;) {
         if (t->list[i].pid == out->pid)
-            drop(t, i);
+            timers_drop(t, i);
         else
             i++;
     }

@@ -1,7 +1,6 @@
 /* file_timer.h - torch's file timer, server side: what workers wrote into the FIFO
  * becomes a table of deadlines. Pure. Times are seconds since 1970, as the workers'
- * clocks say.
- */
+ * clocks say. */
 #ifndef AGENT_CORE_FILE_TIMER_H
 #define AGENT_CORE_FILE_TIMER_H
 

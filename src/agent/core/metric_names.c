@@ -17,7 +17,7 @@ const char *metric_call_name(enum metric_call call)
 }
 
 /* A float as Python shows it. */
-static void put_time(struct buf *out, double t)
+static void put_metric_time(struct buf *out, double t)
 {
     json_t *real = json_real(t);
 
@@ -32,7 +32,7 @@ int metric_print(struct buf *out, const struct metric *m)
 {
     buf_u8(out, '[');
 
-    put_time(out, m->timestamp);
+    put_metric_time(out, m->timestamp);
     buf_printf(out, "][" METRIC_GROUP "]: %s=%" PRId64 "\n", m->name, m->value);
     return buf_error(out);
 }
@@ -41,7 +41,7 @@ int metric_print_json(struct buf *out, const struct metric *m)
 {
     buf_append_str(out, "{\"timestamp\": ");
 
-    put_time(out, m->timestamp);
+    put_metric_time(out, m->timestamp);
     buf_append_str(out, ", \"group_name\": \"" METRIC_GROUP "\", \"name\": ");
     json_text(out, m->name);
     buf_printf(out, ", \"value\": %" PRId64 "}\n", m->value);

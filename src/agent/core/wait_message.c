@@ -23,7 +23,7 @@ static int print_until(struct buf *b, const struct waiting *w, uint64_t by_ms,
 
 static int64_t here(const struct waiting *w)
 {
-    return w->roll ? w->roll->count : w->progress->here;
+    return w->ranks ? w->ranks->count : w->progress->here;
 }
 
 /* Whom the round lacks: by name as far as known, and how many more. */
@@ -33,9 +33,9 @@ static int print_missing(struct buf *b, const struct waiting *w)
     const int64_t count = p->min_nodes - here(w);
     char names[RDZV_NAMES_SIZE];
 
-    if (w->roll && w->roll->world == p->min_nodes) {
+    if (w->ranks && w->ranks->world == p->min_nodes) {
         const int rc = buf_append_str(b, ", missing: ");
-        return rc ? rc : roll_call_print(b, w->roll);
+        return rc ? rc : missing_ranks_print(b, w->ranks);
     }
     assert(count > 0);
     memcpy(names, p->missing, sizeof names);
@@ -132,7 +132,7 @@ static int print_rendezvous(struct buf *b, const struct waiting *w)
 
 static int print_nodes(struct buf *b, const struct waiting *w)
 {
-    const struct roll_call *r = w->roll;
+    const struct missing_ranks *r = w->ranks;
     int rc;
 
     if (!r || r->count == r->world)
@@ -142,7 +142,7 @@ static int print_nodes(struct buf *b, const struct waiting *w)
     rc = buf_printf(b,
                     "%" PRId64 " of %" PRId64 " nodes are here to get ranks, missing: ",
                     r->count, r->world);
-    return rc ? rc : roll_call_print(b, r);
+    return rc ? rc : missing_ranks_print(b, r);
 }
 
 static int print_end(struct buf *b, const struct waiting *w)

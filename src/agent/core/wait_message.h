@@ -1,11 +1,10 @@
 /* wait_message.h - the line that tells a person what the agent waits for: who is here,
  * who is missing, for how long, until when. Pure: the driver has the clocks and the
- * screen.
- */
+ * screen. */
 #ifndef AGENT_CORE_WAIT_MESSAGE_H
 #define AGENT_CORE_WAIT_MESSAGE_H
 
-#include "agent/core/roll_call.h"
+#include "agent/core/missing_ranks.h"
 #include "base/buf.h"
 #include "rendezvous/core/progress.h"
 
@@ -28,8 +27,8 @@ struct gone_nodes {
 struct waiting {
     enum waiting_for what;
     const struct rdzv_progress *progress; /* FOR_ROUND */
-    const struct roll_call
-        *roll;            /* FOR_ROUND, FOR_NODES: who has come; NULL: not known */
+    const struct missing_ranks
+        *ranks;           /* FOR_ROUND, FOR_NODES: who has come; NULL: not known */
     int64_t done, world;  /* FOR_END: nodes; done 0: not known */
     bool closed;          /* FOR_END: by a node that was not done */
     uint64_t by_ms;       /* all but FOR_ROUND, which has its own */

@@ -122,20 +122,20 @@ int auth_decode(struct span bytes, struct auth_message *out, struct muster_error
     return 0;
 }
 
-static uint8_t *put(uint8_t *p, const void *from, size_t n)
+static uint8_t *message_put(uint8_t *p, const void *from, size_t n)
 {
     if (n)
         memcpy(p, from, n);
     return p + n;
 }
 
-static uint8_t *put_span(uint8_t *p, struct span s, size_t most)
+static uint8_t *message_put_span(uint8_t *p, struct span s, size_t most)
 {
     const size_t n = MIN_OF(s.n, most);
 
     *p++ = (uint8_t)n;
     *p++ = (uint8_t)(n >> 8);
-    return put(p, s.p, n);
+    return message_put(p, s.p, n);
 }
 
 size_t auth_encode(const struct auth_message *m, uint8_t out[AUTH_MESSAGE])
@@ -147,23 +147,23 @@ size_t auth_encode(const struct auth_message *m, uint8_t out[AUTH_MESSAGE])
     switch (m->kind) {
     case AUTH_OPEN:
         *p++ = (uint8_t)m->flags;
-        p = put(p, m->nonce, AUTH_NONCE);
-        p = put(p, m->run, AUTH_PROOF);
-        p = put_span(p, m->name, AUTH_NAME);
+        p = message_put(p, m->nonce, AUTH_NONCE);
+        p = message_put(p, m->run, AUTH_PROOF);
+        p = message_put_span(p, m->name, AUTH_NAME);
         break;
     case AUTH_CHALLENGE:
         *p++ = (uint8_t)m->flags;
-        p = put(p, m->nonce, AUTH_NONCE);
-        p = put_span(p, m->credential, AUTH_CREDENTIAL);
-        p = put(p, m->proof, AUTH_PROOF);
+        p = message_put(p, m->nonce, AUTH_NONCE);
+        p = message_put_span(p, m->credential, AUTH_CREDENTIAL);
+        p = message_put(p, m->proof, AUTH_PROOF);
         break;
     case AUTH_ANSWER:
-        p = put(p, m->proof, AUTH_PROOF);
+        p = message_put(p, m->proof, AUTH_PROOF);
         *p++ = (uint8_t)MIN_OF(m->address_count, AUTH_ADDRESSES);
-        p = put(p, m->addresses, 16 * MIN_OF(m->address_count, AUTH_ADDRESSES));
+        p = message_put(p, m->addresses, 16 * MIN_OF(m->address_count, AUTH_ADDRESSES));
         break;
     case AUTH_REFUSED:
-        p = put_span(p, m->text, AUTH_TEXT);
+        p = message_put_span(p, m->text, AUTH_TEXT);
         break;
     }
     assert((size_t)(p - out) <= AUTH_MESSAGE);
@@ -178,12 +178,12 @@ static void prove(const struct auth_side *e, const struct auth_settings *s,
                   uint8_t out[AUTH_PROOF])
 {
     uint8_t data[64 + sizeof e->said + 16 * AUTH_ADDRESSES + AUTH_PROOF];
-    uint8_t *p = put(data, label, strlen(label) + 1);
+    uint8_t *p = message_put(data, label, strlen(label) + 1);
 
     assert(strlen(label) < 64 && e->said_size <= sizeof e->said);
     assert(more_size <= AUTH_PROOF + 16 * AUTH_ADDRESSES);
-    p = put(p, e->said, e->said_size);
-    p = put(p, more, more_size);
+    p = message_put(p, e->said, e->said_size);
+    p = message_put(p, more, more_size);
     s->hmac(s->key, AUTH_SECRET, span_of(data, (size_t)(p - data)), out);
 }
 
@@ -198,10 +198,10 @@ static void prove_client(const struct auth_side *e, const struct auth_settings *
                          uint8_t out[AUTH_PROOF])
 {
     uint8_t more[AUTH_PROOF + 16 * AUTH_ADDRESSES];
-    uint8_t *p = put(more, e->server_proof, AUTH_PROOF);
+    uint8_t *p = message_put(more, e->server_proof, AUTH_PROOF);
 
     assert(count <= AUTH_ADDRESSES);
-    p = put(p, addresses, 16 * count);
+    p = message_put(p, addresses, 16 * count);
     prove(e, s, "muster auth 1 client", more, (size_t)(p - more), out);
 }
 
@@ -213,7 +213,7 @@ void auth_session_key(const struct auth_side *e, const struct auth_settings *s,
 
 /* Sets field by field, because `said` is large and only its first said_size bytes
  * count. */
-static void start(struct auth_side *e, bool server, enum auth_kind expects)
+static void side_start(struct auth_side *e, bool server, enum auth_kind expects)
 {
     e->server = server;
     e->expects = expects;
@@ -221,7 +221,7 @@ static void start(struct auth_side *e, bool server, enum auth_kind expects)
     memset(e->server_proof, 0, sizeof e->server_proof);
 }
 
-static void remember(struct auth_side *e, const uint8_t *p, size_t n)
+static void side_remember(struct auth_side *e, const uint8_t *p, size_t n)
 {
     assert(n <= sizeof e->said - e->said_size);
     memcpy(e->said + e->said_size, p, n);
@@ -230,8 +230,8 @@ static void remember(struct auth_side *e, const uint8_t *p, size_t n)
 
 /* ---- The two sides ---- */
 
-static int refuse(uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err,
-                  const char *theirs, const char *ours)
+static int auth_refuse(uint8_t out[AUTH_MESSAGE], size_t *n, struct muster_error *err,
+                       const char *theirs, const char *ours)
 {
     *n = auth_encode(
         &(struct auth_message){ .kind = AUTH_REFUSED, .text = span_str(theirs) }, out);
@@ -256,11 +256,11 @@ static int compare_flags(unsigned client, unsigned server, uint8_t out[AUTH_MESS
     if (client == server)
         return 0;
     if ((client ^ server) & AUTH_ENCRYPT)
-        return refuse(out, n, err,
-                      "--encrypt must be given on all nodes of the job or on none",
-                      "it was started with --encrypt and this node without, or the "
-                      "other way round");
-    return refuse(
+        return auth_refuse(
+            out, n, err, "--encrypt must be given on all nodes of the job or on none",
+            "it was started with --encrypt and this node without, or the "
+            "other way round");
+    return auth_refuse(
         out, n, err,
         "one node takes its secret from munge and the other from a token: give "
         "all of them the same --token-file, or none",
@@ -279,8 +279,8 @@ size_t auth_client_open(struct auth_side *c, const struct auth_settings *s,
                                     .name = name };
     const size_t n = auth_encode(&m, out);
 
-    start(c, false, AUTH_CHALLENGE);
-    remember(c, out, n);
+    side_start(c, false, AUTH_CHALLENGE);
+    side_remember(c, out, n);
     c->open_size = n;
     return n;
 }
@@ -302,9 +302,10 @@ int auth_server_check(const struct auth_settings *s, const struct auth_message *
         return rc;
     if (!s->any_run && auth_names_run(open) &&
         !auth_equal(open->run, s->run, AUTH_PROOF))
-        return refuse(out, n, err,
-                      "this is another job's store: check --rdzv-id and the endpoint",
-                      "it belongs to a job with another --rdzv-id");
+        return auth_refuse(
+            out, n, err,
+            "this is another job's store: check --rdzv-id and the endpoint",
+            "it belongs to a job with another --rdzv-id");
     return 0;
 }
 
@@ -320,15 +321,15 @@ int auth_server_open(struct auth_side *v, const struct auth_settings *s,
                               .proof = v->server_proof };
     int rc;
 
-    start(v, true, AUTH_OPEN);
+    side_start(v, true, AUTH_OPEN);
     rc = auth_server_check(s, open, out, n, err);
     if (rc < 0)
         return rc;
     v->open_size = bytes.n;
-    remember(v, bytes.p, bytes.n);
+    side_remember(v, bytes.p, bytes.n);
     *n = auth_encode(&m, out); /* The proof at its end is filled in below. */
     assert(*n > AUTH_PROOF);
-    remember(v, out, *n - AUTH_PROOF);
+    side_remember(v, out, *n - AUTH_PROOF);
     prove_server(v, s, v->server_proof);
     memcpy(out + *n - AUTH_PROOF, v->server_proof, AUTH_PROOF);
     v->expects = AUTH_ANSWER;
@@ -350,11 +351,11 @@ int auth_client_answer(struct auth_side *c, const struct auth_settings *s,
         return rc;
     assert(!c->server && c->open_size > 0 && bytes.n > AUTH_PROOF);
     c->said_size = c->open_size;
-    remember(c, bytes.p, bytes.n - AUTH_PROOF);
+    side_remember(c, bytes.p, bytes.n - AUTH_PROOF);
     prove_server(c, s, c->server_proof);
     if (!auth_equal(c->server_proof, challenge->proof, AUTH_PROOF))
-        return refuse(out, n, err, "the secrets of the two nodes differ",
-                      "it holds another secret: all nodes need the same token");
+        return auth_refuse(out, n, err, "the secrets of the two nodes differ",
+                           "it holds another secret: all nodes need the same token");
     count = MIN_OF(count, AUTH_ADDRESSES);
     prove_client(c, s, addresses, count, proof);
     *n = auth_encode(&(struct auth_message){ .kind = AUTH_ANSWER,
@@ -377,8 +378,9 @@ int auth_server_finish(struct auth_side *v, const struct auth_settings *s,
     v->expects = AUTH_REFUSED; /* There is only one try. */
     prove_client(v, s, answer->addresses, answer->address_count, proof);
     if (!auth_equal(proof, answer->proof, AUTH_PROOF))
-        return refuse(out, n, err, "the proof is wrong: the secrets of the two differ",
-                      "its proof is wrong: it holds another secret");
+        return auth_refuse(out, n, err,
+                           "the proof is wrong: the secrets of the two differ",
+                           "its proof is wrong: it holds another secret");
     *n = 0;
     return 0;
 }

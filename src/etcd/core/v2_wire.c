@@ -8,92 +8,75 @@
 
 #define FORM "application/x-www-form-urlencoded"
 
-/* Appends "name=", with a "&" before it unless it is the first. *rc keeps the first
- * failure. */
-static void field(struct buf *out, bool *first, const char *name, int *rc)
+/* Appends "name=", with a "&" before it unless it is the first. */
+static void put_name(struct buf *out, const char *name)
 {
-    if (*rc == 0)
-        *rc = buf_printf(out, "%s%s=", *first ? "" : "&", name);
-    *first = false;
+    (void)buf_printf(out, "%s%s=", buf_len(out) ? "&" : "", name);
 }
 
-static void field_span(struct buf *out, bool *first, const char *name, struct span v,
-                       int *rc)
+static void put_span(struct buf *out, const char *name, struct span v)
 {
     if (!v.p)
         return;
-    field(out, first, name, rc);
-    if (*rc == 0)
-        *rc = etcd_escape(out, v, false);
+    put_name(out, name);
+    (void)etcd_escape(out, v, false);
 }
 
-static void field_number(struct buf *out, bool *first, const char *name, uint64_t v,
-                         int *rc)
+static void put_number(struct buf *out, const char *name, uint64_t v)
 {
     if (v == 0)
         return;
-    field(out, first, name, rc);
-    if (*rc == 0)
-        *rc = buf_printf(out, "%" PRIu64, v);
+    put_name(out, name);
+    (void)buf_printf(out, "%" PRIu64, v);
 }
 
-static void field_true(struct buf *out, bool *first, const char *name, bool v, int *rc)
+static void put_true(struct buf *out, const char *name, bool v)
 {
     if (v)
-        field_span(out, first, name, span_str("true"), rc);
+        put_span(out, name, span_str("true"));
 }
 
-/* Appends the fields. PUT sends them as a form, DELETE and GET as a query; the server
- * reads both. */
-static int fields(struct buf *out, const struct etcd2_request *req)
+/* PUT sends the fields as a form, DELETE and GET as a query; the server reads both. */
+static void put_fields(struct buf *out, const struct etcd2_request *req)
 {
-    bool first = true;
-    int rc = 0;
-
-    field_span(out, &first, "value", req->value, &rc);
-    field_number(out, &first, "ttl", req->ttl_s, &rc);
-    field_true(out, &first, "dir", req->dir, &rc);
-    field_true(out, &first, "refresh", req->refresh, &rc);
+    put_span(out, "value", req->value);
+    put_number(out, "ttl", req->ttl_s);
+    put_true(out, "dir", req->dir);
+    put_true(out, "refresh", req->refresh);
     if (req->prev_exist != ETCD2_ANY)
-        field_span(out, &first, "prevExist",
-                   span_str(req->prev_exist == ETCD2_MUST_EXIST ? "true" : "false"),
-                   &rc);
-    field_number(out, &first, "prevIndex", req->prev_index, &rc);
-    field_span(out, &first, "prevValue", req->prev_value, &rc);
-    field_true(out, &first, "wait", req->wait, &rc);
-    field_number(out, &first, "waitIndex", req->wait_index, &rc);
-    field_true(out, &first, "recursive", req->recursive, &rc);
-    field_true(out, &first, "quorum", req->quorum, &rc);
-    return rc;
+        put_span(out, "prevExist",
+                 span_str(req->prev_exist == ETCD2_MUST_EXIST ? "true" : "false"));
+    put_number(out, "prevIndex", req->prev_index);
+    put_span(out, "prevValue", req->prev_value);
+    put_true(out, "wait", req->wait);
+    put_number(out, "waitIndex", req->wait_index);
+    put_true(out, "recursive", req->recursive);
+    put_true(out, "quorum", req->quorum);
 }
 
 int etcd2_encode(struct etcd_msg *out, const struct etcd2_request *req)
 {
     static const char *const verbs[] = { "GET", "PUT", "DELETE" };
     struct buf query;
-    int rc;
 
-    out->method = verbs[req->verb];
     buf_init(&query, SIZE_MAX);
-    rc = fields(&query, req);
-    if (rc == 0)
-        rc = buf_append_str(&out->path, "/v2/keys");
-    if (rc == 0 && (req->key.n == 0 || req->key.p[0] != '/'))
-        rc = buf_u8(&out->path, '/');
-    if (rc == 0)
-        rc = etcd_escape(&out->path, req->key, true);
-    if (rc == 0 && req->verb == ETCD2_PUT) {
+    put_fields(&query, req);
+    out->method = verbs[req->verb];
+    (void)buf_append_str(&out->path, "/v2/keys");
+    if (req->key.n == 0 || req->key.p[0] != '/')
+        (void)buf_u8(&out->path, '/');
+    (void)etcd_escape(&out->path, req->key, true);
+    if (req->verb == ETCD2_PUT) {
         out->type = FORM;
-        rc = buf_append_span(&out->body, buf_span(&query));
-    } else if (rc == 0 && buf_len(&query) != 0) {
-        rc = buf_u8(&out->path, '?');
-        if (rc == 0)
-            rc = buf_append_span(&out->path, buf_span(&query));
+        (void)buf_append_span(&out->body, buf_span(&query));
+    } else if (buf_len(&query) != 0) {
+        (void)buf_u8(&out->path, '?');
+        (void)buf_append_span(&out->path, buf_span(&query));
     }
-    if (rc == 0)
-        rc = buf_u8(&out->path, '\0');
+    (void)buf_u8(&out->path, '\0');
+    buf_fail(&out->path, buf_error(&query));
     buf_fini(&query);
-    return rc;
+    return etcd_msg_error(out);
 }
 
 int etcd2_encode_machines(struct etcd_msg *out)

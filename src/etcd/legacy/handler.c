@@ -1,18 +1,43 @@
-/* handler.c - the engine of the backend "etcd": torch's first etcd handler, whose
- * groups mix with ours. A state machine (etcd/legacy/core/machine.c) decides about
- * versions, the lifecycle (rendezvous/shell.h) about what the agent is told; this sends
- * requests, keeps keys alive, and settles the workers' address in the version's store.
+/* handler.c - the backend "etcd": torch's first etcd handler, whose groups mix with
+ * ours, as an implementation for rendezvous/handler_base.h.
  *
- * Workers serve their store themselves here. If rank 0 is ours, its agent serves one
- * beside it where the job has its coordinator (job/channel.h), and leaves the port
- * in the version's store, ahead of the workers' address: whoever has read that knows
- * whether there is one.
+ * Who talks to whom:
  *
- * Top to bottom: keys kept alive, requests, feed and legacy_perform, the workers'
- * address, what the lifecycle asks for, what the agent asks, opening and the end. */
+ *   - handler_base asks for open, join, leave, close and find;
+ *   - core/machine.c says which request to etcd comes next, and this file sends it
+ *     by the v2 API, one at a time;
+ *   - rank 0 writes MASTER_ADDR, MASTER_PORT and muster/job to the version's store,
+ *     and the others read them there.
+ *
+ * A join, in the machine's words: make the tree, find or begin a version, take a rank,
+ * wait for the last call, confirm, until the version is final. Then find() settles the
+ * workers' address in the version's store, which lies below the version's keys.
+ *
+ * What a loss does:
+ *   - a request without an answer: the client tries the other endpoints. A
+ *     conditional write is not repeated, since nobody could tell whether a document
+ *     with one more rank is ours; the machine reads again. A wait that broke is over
+ *     after LEGACY_HICCUP_MS, so that a proxy that cuts long polls off makes no
+ *     tight loop.
+ *   - a node that dies: its key rank_N is not refreshed and runs out. Members find
+ *     that in the listing and tell their agents; a node that waits takes the version
+ *     away.
+ *   - our own key that runs out: the others go on without us, so the agent is told.
+ *     CUT_OFF comes ahead of that time (the fence), while we can still stop in time.
+ *
+ * Workers serve their store themselves here, as with torch. If rank 0 is ours, its
+ * agent serves one beside it where the job has its coordinator (job/session.h), and
+ * leaves the port in the version's store, ahead of the workers' address: whoever has
+ * read that knows whether there is one. torchrun's rank 0 leaves none, and the nodes
+ * share no record then.
+ *
+ * Memory that runs out is final: handler_no_memory().
+ *
+ * Top to bottom: keys kept alive, requests, feed and perform, the workers' address,
+ * what the base asks for, the end, what the agent asks, opening. */
 #include "base/err.h"
+#include "base/log.h"
 #include "base/mem.h"
-#include "base/trace.h"
 #include "etcd/etcd_store.h"
 #include "etcd/kv.h"
 #include "etcd/legacy/core/machine.h"
@@ -25,11 +50,11 @@
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/fence.h"
 #include "rendezvous/core/request_queue.h"
+#include "rendezvous/handler_base.h"
 #include "rendezvous/local_identity.h"
 #include "rendezvous/registry.h"
-#include "rendezvous/shell.h"
+#include "store/extension.h"
 #include "store/server.h"
-#include "store/tenant.h"
 #include <assert.h>
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -37,7 +62,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define RETRY_MS 1000u
 #define STORE_MS 300000u /* torch's EtcdStore waits so long */
 #define JOB_MS   10000u  /* a key that is there or not */
 #define JOB_PORT "muster/job"
@@ -51,8 +75,8 @@ struct keep {
 };
 
 struct legacy_handler {
-    struct rdzv_shell shell;   /* first: the handler as the agent sees it */
-    const struct trace *trace; /* borrowed */
+    struct handler_base base; /* first: the handler as the agent sees it */
+    const struct log *log;    /* borrowed */
     struct legacy *core;
     struct etcd_client *client;
     struct etcd_kv kv;
@@ -78,11 +102,11 @@ struct legacy_handler {
     uint16_t job_port;           /* of the one of this round; 0: there is none */
 };
 
-static void feed(struct legacy_handler *o, struct legacy_event *ev);
+static void legacy_feed(struct legacy_handler *o, struct legacy_event *ev);
 
-static struct legacy_handler *legacy_of(const struct rdzv_shell *s)
+static struct legacy_handler *legacy_of(const struct handler_base *s)
 {
-    return CONTAINER_OF(s, struct legacy_handler, shell);
+    return CONTAINER_OF(s, struct legacy_handler, base);
 }
 
 /* ---- Keys kept alive ---- */
@@ -90,7 +114,7 @@ static struct legacy_handler *legacy_of(const struct rdzv_shell *s)
 static void keep_at(struct keep *k, uint64_t pause_ms)
 {
     k->at_ms = clock_mono_ms() + pause_ms;
-    shell_arm(&k->owner->shell);
+    handler_arm(&k->owner->base);
 }
 
 static void keep_stop(struct keep *k)
@@ -108,8 +132,8 @@ static void keep_cut_off(struct keep *k, bool gone, const char *why)
 {
     k->fence.due_ms = MONO_NEVER;
     if (k->owner->many && k == &k->owner->rank)
-        shell_feed(
-            &k->owner->shell,
+        handler_feed(
+            &k->owner->base,
             (struct life_event){ .kind = LIFE_NEWS,
                                  .news = gone ? RDZV_NEWS_EVICTED : RDZV_NEWS_CUT_OFF,
                                  .code = gone ? 0 : MUSTER_ECONN,
@@ -126,7 +150,8 @@ static void on_kept(void *ctx, int status, const struct etcd_answer *a,
     k->call = NULL;
     pause = legacy_keep_answer(&k->state, status);
     if (status < 0 && k->state.on)
-        trace(k->owner->trace, TRACE_WARN, "keeping a key alive: %s", err->text);
+        log_line(k->owner->log, LOG_WARN, AT_RENDEZVOUS, "keeping a key alive: %s",
+                 err->text);
     if (status < 0)
         fence_unanswered(&k->fence);
     else
@@ -147,13 +172,9 @@ static void keep_refresh(struct keep *k)
     k->at_ms = MONO_NEVER;
     fence_sent(&k->fence, clock_mono_ms());
     etcd_msg_init(&m);
-    if (legacy_keep_encode(&k->state, &m) < 0) {
-        etcd_msg_fini(&m);
-        keep_at(k, RETRY_MS);
-    } else if (etcd_client_call(k->owner->client, &m, &opts, on_kept, k, &k->call,
-                                NULL) < 0) {
-        keep_at(k, RETRY_MS);
-    }
+    (void)legacy_keep_encode(&k->state, &m);
+    if (etcd_client_call(k->owner->client, &m, &opts, on_kept, k, &k->call, NULL) < 0)
+        handler_no_memory(&k->owner->base);
 }
 
 static void keep_start(struct keep *k, const struct legacy_effect *e)
@@ -162,14 +183,16 @@ static void keep_start(struct keep *k, const struct legacy_effect *e)
     fence_init(&k->fence, e->ttl_s * 1000, e->ttl_s * 1000 / 5);
     if (legacy_keep_start(&k->state, e) == 0)
         keep_at(k, 0);
+    else
+        handler_no_memory(&k->owner->base);
 }
 
 /* ---- Requests ---- */
 
-static void hiccup(struct legacy_handler *o)
+static void legacy_hiccup(struct legacy_handler *o)
 {
     o->hiccup_at_ms = clock_mono_ms() + LEGACY_HICCUP_MS;
-    shell_arm(&o->shell);
+    handler_arm(&o->base);
 }
 
 static void legacy_on_reply(void *ctx, int status, const struct etcd_answer *a,
@@ -180,12 +203,12 @@ static void legacy_on_reply(void *ctx, int status, const struct etcd_answer *a,
 
     o->req = NULL;
     if (legacy_reply(&ev, o->waiting, status, a, err))
-        hiccup(o);
+        legacy_hiccup(o);
     else
-        feed(o, &ev);
+        legacy_feed(o, &ev);
 }
 
-static void request(struct legacy_handler *o, const struct legacy_effect *e)
+static void legacy_send(struct legacy_handler *o, const struct legacy_effect *e)
 {
     const struct legacy_manner how = legacy_manner_of(e);
     const struct etcd_call_opts opts = { .key = e->request.key,
@@ -197,17 +220,14 @@ static void request(struct legacy_handler *o, const struct legacy_effect *e)
     assert(!o->req);
     etcd_msg_init(&m);
     o->waiting = e->request.wait;
-    if (etcd2_encode(&m, &e->request) < 0)
-        etcd_msg_fini(&m);
-    else if (etcd_client_call(o->client, &m, &opts, legacy_on_reply, o, &o->req,
-                              NULL) == 0)
-        return;
-    hiccup(o);
+    (void)etcd2_encode(&m, &e->request);
+    if (etcd_client_call(o->client, &m, &opts, legacy_on_reply, o, &o->req, NULL) < 0)
+        handler_no_memory(&o->base);
 }
 
 /* ---- Feed and legacy_perform ---- */
 
-static void joined(struct legacy_handler *o, const struct legacy_effect *e)
+static void legacy_on_joined(struct legacy_handler *o, const struct legacy_effect *e)
 {
     struct muster_error err = { 0 };
     char *dir = mem_strndup((const char *)e->path.p, e->path.n);
@@ -216,18 +236,18 @@ static void joined(struct legacy_handler *o, const struct legacy_effect *e)
 
     mem_free(dir);
     if (rc < 0) {
-        shell_feed_error(&o->shell, LIFE_REFUSED, &err);
+        handler_feed_error(&o->base, LIFE_REFUSED, &err);
         return;
     }
     o->round = (struct rdzv_round){ .round = e->version,
                                     .rank = e->node_rank,
                                     .world_size = e->world,
                                     .store = o->store };
-    trace(o->trace, TRACE_INFO,
-          "Joined rendezvous version %" PRIu64 " of run '%s' as rank %" PRId64
-          " in a world of size %" PRId64,
-          e->version, o->run_id, e->node_rank, e->world);
-    shell_feed_error(&o->shell, LIFE_JOINED, NULL);
+    log_line(o->log, LOG_INFO, AT_RENDEZVOUS,
+             "Joined rendezvous version %" PRIu64 " of run '%s' as rank %" PRId64
+             " in a world of size %" PRId64,
+             e->version, o->run_id, e->node_rank, e->world);
+    handler_feed_error(&o->base, LIFE_JOINED, NULL);
 }
 
 static void legacy_on_refused(struct legacy_handler *o, const struct legacy_effect *e)
@@ -236,7 +256,7 @@ static void legacy_on_refused(struct legacy_handler *o, const struct legacy_effe
 
     (void)err_set(&err, e->code, "run '%s' on etcd at %s: %s", o->run_id,
                   etcd_client_where(o->client), e->text ? e->text : "");
-    shell_feed_error(&o->shell, LIFE_REFUSED, &err);
+    handler_feed_error(&o->base, LIFE_REFUSED, &err);
 }
 
 static void legacy_on_closed(struct legacy_handler *o, const struct legacy_effect *e)
@@ -245,14 +265,14 @@ static void legacy_on_closed(struct legacy_handler *o, const struct legacy_effec
 
     if (e->code)
         (void)err_set(&err, e->code, "closing run '%s': %s", o->run_id, e->text);
-    shell_feed_error(&o->shell, LIFE_CLOSED, e->code ? &err : NULL);
+    handler_feed_error(&o->base, LIFE_CLOSED, e->code ? &err : NULL);
 }
 
 static void legacy_perform(struct legacy_handler *o, const struct legacy_effect *e)
 {
     switch (e->kind) {
     case LEGACY_FX_REQUEST:
-        request(o, e);
+        legacy_send(o, e);
         return;
     case LEGACY_FX_CANCEL:
         etcd_call_cancel(o->req);
@@ -266,7 +286,7 @@ static void legacy_perform(struct legacy_handler *o, const struct legacy_effect 
         keep_stop(&o->rank);
         return;
     case LEGACY_FX_JOINED:
-        joined(o, e);
+        legacy_on_joined(o, e);
         return;
     case LEGACY_FX_REFUSED:
         legacy_on_refused(o, e);
@@ -275,36 +295,27 @@ static void legacy_perform(struct legacy_handler *o, const struct legacy_effect 
         legacy_on_closed(o, e);
         return;
     case LEGACY_FX_NEWS:
-        shell_feed(&o->shell,
-                   (struct life_event){ .kind = LIFE_NEWS,
-                                        .news = e->news,
-                                        .code = e->code ? e->code : MUSTER_ECONN,
-                                        .text = e->text });
+        handler_feed(&o->base,
+                     (struct life_event){ .kind = LIFE_NEWS,
+                                          .news = e->news,
+                                          .code = e->code ? e->code : MUSTER_ECONN,
+                                          .text = e->text });
         return;
     }
 }
 
-static void step(struct legacy_handler *o, struct legacy_event *ev)
+static void legacy_do_step(struct legacy_handler *o, struct legacy_event *ev)
 {
     struct legacy_fx fx;
 
     ev->now = clock_now();
-    if (legacy_step(o->core, ev, &fx) < 0) {
-        const struct legacy_event failed = { .kind = LEGACY_EV_REPLY,
-                                             .now = ev->now,
-                                             .code = MUSTER_ENOMEM,
-                                             .fatal = true,
-                                             .text = "out of memory" };
-        const int rc = legacy_step(o->core, &failed, &fx);
-
-        assert(rc == 0);
-        (void)rc;
-    }
-    for (size_t i = 0; i < fx.count && !shell_ends(&o->shell); i++)
+    if (legacy_step(o->core, ev, &fx) < 0)
+        handler_no_memory(&o->base);
+    for (size_t i = 0; i < fx.count && !handler_ends(&o->base); i++)
         legacy_perform(o, &fx.at[i]);
 }
 
-static void feed(struct legacy_handler *o, struct legacy_event *ev)
+static void legacy_feed(struct legacy_handler *o, struct legacy_event *ev)
 {
     static const enum legacy_event_kind kinds[] = { [RDZV_EV_JOIN] = LEGACY_EV_JOIN,
                                                     [RDZV_EV_LEAVE] = LEGACY_EV_LEAVE,
@@ -314,34 +325,35 @@ static void feed(struct legacy_handler *o, struct legacy_event *ev)
     assert(!o->in_feed);
     o->in_feed = true;
     if (ev)
-        step(o, ev);
-    while (!shell_ends(&o->shell) && request_take(&o->requests, &kind)) {
+        legacy_do_step(o, ev);
+    while (!handler_ends(&o->base) && request_take(&o->requests, &kind)) {
         struct legacy_event asked = { .kind = kinds[kind] };
 
-        step(o, &asked);
+        legacy_do_step(o, &asked);
         if (kind == RDZV_EV_LEAVE) /* The core has nothing to wait for. */
-            shell_feed_error(&o->shell, LIFE_LEFT, NULL);
+            handler_feed_error(&o->base, LIFE_LEFT, NULL);
     }
     o->in_feed = false;
-    shell_arm(&o->shell);
+    handler_arm(&o->base);
 }
 
-static void ask(struct legacy_handler *o, enum rdzv_event_kind kind)
+static void legacy_ask(struct legacy_handler *o, enum rdzv_event_kind kind)
 {
     if (request_put(&o->requests, kind))
-        shell_feed(&o->shell, (struct life_event){ .kind = LIFE_REFUSED,
-                                                   .code = MUSTER_ECANCELED,
-                                                   .text = "leaving" });
+        handler_feed(&o->base, (struct life_event){ .kind = LIFE_REFUSED,
+                                                    .code = MUSTER_ECANCELED,
+                                                    .text = "leaving" });
     if (!o->in_feed)
-        feed(o, NULL);
+        legacy_feed(o, NULL);
 }
 
 /* ---- The workers' address ---- */
 
-static void address_failed(struct legacy_handler *o, const struct muster_error *err)
+static void legacy_address_failed(struct legacy_handler *o,
+                                  const struct muster_error *err)
 {
     if (err->code != MUSTER_ECANCELED) /* That is our own closing. */
-        shell_feed_error(&o->shell, LIFE_ADDRESS, err);
+        handler_feed_error(&o->base, LIFE_ADDRESS, err);
 }
 
 static uint16_t port_of(struct span s)
@@ -362,9 +374,10 @@ static void on_job_port(void *ctx, int status, const struct c10d_reply *r,
     if (status == MUSTER_ECANCELED)
         return; /* We closed the store meanwhile. */
     if (status < 0 && status != MUSTER_ENOENT)
-        trace(o->trace, TRACE_WARN, "finding the job's coordinator: %s", err->text);
+        log_line(o->log, LOG_WARN, AT_RENDEZVOUS, "finding the job's coordinator: %s",
+                 err->text);
     o->job_port = status < 0 ? 0 : port_of(r->value);
-    shell_feed_error(&o->shell, LIFE_ADDRESS, NULL);
+    handler_feed_error(&o->base, LIFE_ADDRESS, NULL);
 }
 
 static void read_job_port(struct legacy_handler *o)
@@ -373,11 +386,11 @@ static void read_job_port(struct legacy_handler *o)
     struct muster_error err = { 0 };
 
     if (async_store_call(o->store, &get, 0, JOB_MS, on_job_port, o, &err) < 0)
-        address_failed(o, &err);
+        legacy_address_failed(o, &err);
 }
 
-static void on_address(void *ctx, int status, const struct c10d_reply *r,
-                       const struct muster_error *err)
+static void legacy_on_address(void *ctx, int status, const struct c10d_reply *r,
+                              const struct muster_error *err)
 {
     struct legacy_handler *o = ctx;
     struct muster_error bad = { 0 };
@@ -385,7 +398,7 @@ static void on_address(void *ctx, int status, const struct c10d_reply *r,
     struct span addr = { NULL, 0 }, port = { NULL, 0 };
 
     if (status < 0) {
-        address_failed(o, err);
+        legacy_address_failed(o, err);
         return;
     }
     list = r->list;
@@ -396,7 +409,7 @@ static void on_address(void *ctx, int status, const struct c10d_reply *r,
         err_set(&bad, MUSTER_ESTATE, "rank 0 has announced no address but '%.*s:%.*s'",
                 (int)MIN_OF(addr.n, 200u), (const char *)addr.p,
                 (int)MIN_OF(port.n, 7u), (const char *)port.p);
-        address_failed(o, &bad);
+        legacy_address_failed(o, &bad);
         return;
     }
     (void)snprintf(o->master, sizeof o->master, "%.*s", (int)addr.n,
@@ -405,15 +418,15 @@ static void on_address(void *ctx, int status, const struct c10d_reply *r,
     read_job_port(o);
 }
 
-static void read_address(struct legacy_handler *o)
+static void legacy_read_address(struct legacy_handler *o)
 {
     const struct span keys[] = { span_str("MASTER_ADDR"), span_str("MASTER_PORT") };
     struct muster_error err = { 0 };
     const int rc =
-        async_store_multi_get(o->store, keys, 2, STORE_MS, on_address, o, &err);
+        async_store_multi_get(o->store, keys, 2, STORE_MS, legacy_on_address, o, &err);
 
     if (rc < 0)
-        address_failed(o, &err);
+        legacy_address_failed(o, &err);
 }
 
 static void on_published(void *ctx, int status, const struct c10d_reply *r,
@@ -421,12 +434,12 @@ static void on_published(void *ctx, int status, const struct c10d_reply *r,
 {
     (void)r;
     if (status < 0)
-        address_failed(ctx, err);
+        legacy_address_failed(ctx, err);
     else
-        read_address(ctx);
+        legacy_read_address(ctx);
 }
 
-static void announce(struct legacy_handler *o)
+static void legacy_announce_address(struct legacy_handler *o)
 {
     const struct span keys[] = { span_str(JOB_PORT), span_str("MASTER_ADDR"),
                                  span_str("MASTER_PORT") };
@@ -447,7 +460,7 @@ static void announce(struct legacy_handler *o)
                                    STORE_MS, on_published, o, &err);
     }
     if (rc < 0)
-        address_failed(o, &err);
+        legacy_address_failed(o, &err);
 }
 
 static void legacy_on_bind_address(void *ctx, const struct bind_address *at)
@@ -458,26 +471,27 @@ static void legacy_on_bind_address(void *ctx, const struct bind_address *at)
 
     o->binding = NULL;
     store_server_opts_init(&opts);
-    opts.tenant = &run_tenant;
+    opts.extension = &run_extension;
     opts.bind = bind_address_text(at);
     opts.auth = o->auth;
-    opts.trace = o->trace;
-    if (store_server_open(o->shell.base.loop, &opts, &o->server, &err) == 0)
-        bind_address_log(o->trace, "the job's coordinator",
+    opts.log = o->log;
+    if (store_server_open(o->base.handler.loop, &opts, &o->server, &err) == 0)
+        bind_address_log(o->log, "the job's coordinator",
                          store_server_address(o->server), at);
     else
-        trace(o->trace, TRACE_WARN, "no coordinator for the job: %s", err.text);
-    announce(o);
+        log_line(o->log, LOG_WARN, AT_RENDEZVOUS, "no coordinator for the job: %s",
+                 err.text);
+    legacy_announce_address(o);
 }
 
-static void publish(struct legacy_handler *o)
+static void legacy_publish_address(struct legacy_handler *o)
 {
     const struct bind_ask ask = { .asked = o->bind, .host = o->addr, .many = true };
 
     if (o->server || !o->many)
-        announce(o);
+        legacy_announce_address(o);
     else
-        bind_address_find(o->shell.base.loop, &ask, legacy_on_bind_address, o,
+        bind_address_find(o->base.handler.loop, &ask, legacy_on_bind_address, o,
                           &o->binding);
 }
 
@@ -487,11 +501,11 @@ static void take_number(struct legacy_handler *o)
 
     if (!local[0])
         return;
-    rdzv_log_nameless(o->trace, o->addr, local);
+    rdzv_log_nameless(o->log, o->addr, local);
     (void)snprintf(o->addr, sizeof o->addr, "%s", local);
 }
 
-static void on_name(void *ctx, void *data)
+static void legacy_on_name(void *ctx, void *data)
 {
     struct legacy_handler *o = ctx;
     const struct rdzv_fqdn *f = data;
@@ -503,42 +517,42 @@ static void on_name(void *ctx, void *data)
         rdzv_hostname(o->addr, sizeof o->addr);
     if (!f || !f->resolves)
         take_number(o);
-    publish(o);
+    legacy_publish_address(o);
 }
 
-static void legacy_find(struct rdzv_shell *s)
+static void legacy_find(struct handler_base *s)
 {
     struct legacy_handler *o = legacy_of(s);
     struct rdzv_fqdn *job, own;
 
     o->addr_by_ms = clock_mono_ms() + STORE_MS;
     if (o->round.rank != 0) {
-        read_address(o);
+        legacy_read_address(o);
         return;
     }
     if (o->local_addr)
         (void)snprintf(o->addr, sizeof o->addr, "%s", o->local_addr);
     if (o->addr[0]) {
-        publish(o);
+        legacy_publish_address(o);
         return;
     }
     if (rdzv_fqdn_quick(&own)) {
-        on_name(o, &own);
+        legacy_on_name(o, &own);
         return;
     }
     job = mem_calloc(1, sizeof *job);
-    if (!job || blocking_call_run(s->base.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS,
-                                  on_name, o, &o->naming, NULL) < 0) {
+    if (!job || blocking_call_run(s->handler.loop, rdzv_fqdn_resolve, job, RDZV_NAME_MS,
+                                  legacy_on_name, o, &o->naming, NULL) < 0) {
         mem_free(job);
-        on_name(o, NULL);
+        legacy_on_name(o, NULL);
     }
 }
 
-/* ---- What the lifecycle asks for ---- */
+/* ---- What the base asks for ---- */
 
-static void legacy_open(struct rdzv_shell *s)
+static void legacy_open(struct handler_base *s)
 {
-    shell_feed_error(s, LIFE_OPENED, NULL);
+    handler_feed_error(s, LIFE_OPENED, NULL);
 }
 
 static void no_matter(void *ctx)
@@ -546,7 +560,7 @@ static void no_matter(void *ctx)
     (void)ctx;
 }
 
-static void legacy_drop(struct rdzv_shell *s)
+static void legacy_drop(struct handler_base *s)
 {
     struct legacy_handler *o = legacy_of(s);
 
@@ -560,31 +574,31 @@ static void legacy_drop(struct rdzv_shell *s)
     o->store = NULL;
 }
 
-static void legacy_join(struct rdzv_shell *s)
+static void legacy_join(struct handler_base *s)
 {
     struct legacy_handler *o = legacy_of(s);
 
-    trace(o->trace, TRACE_INFO, "Attempting to join next rendezvous of run '%s'",
-          o->run_id);
-    ask(o, RDZV_EV_JOIN);
+    log_line(o->log, LOG_INFO, AT_RENDEZVOUS,
+             "Attempting to join next rendezvous of run '%s'", o->run_id);
+    legacy_ask(o, RDZV_EV_JOIN);
 }
 
-static void legacy_leave(struct rdzv_shell *s)
+static void legacy_leave(struct handler_base *s)
 {
-    ask(legacy_of(s), RDZV_EV_LEAVE);
+    legacy_ask(legacy_of(s), RDZV_EV_LEAVE);
 }
 
-static void legacy_close(struct rdzv_shell *s)
+static void legacy_close(struct handler_base *s)
 {
-    ask(legacy_of(s), RDZV_EV_CLOSE);
+    legacy_ask(legacy_of(s), RDZV_EV_CLOSE);
 }
 
-static const struct rdzv_round *legacy_round(const struct rdzv_shell *s)
+static const struct rdzv_round *legacy_round(const struct handler_base *s)
 {
     return &legacy_of(s)->round;
 }
 
-static uint64_t legacy_due(const struct rdzv_shell *s)
+static uint64_t legacy_due(const struct handler_base *s)
 {
     const struct legacy_handler *o = legacy_of(s);
 
@@ -593,7 +607,7 @@ static uint64_t legacy_due(const struct rdzv_shell *s)
         MIN_OF(MIN_OF(o->run.at_ms, o->rank.at_ms), fence_due(&o->rank.fence)));
 }
 
-static void legacy_timer(struct rdzv_shell *s)
+static void legacy_timer(struct handler_base *s)
 {
     struct legacy_handler *o = legacy_of(s);
     struct legacy_event ev = { .kind = LEGACY_EV_TIMER };
@@ -612,13 +626,13 @@ static void legacy_timer(struct rdzv_shell *s)
                                      .code = MUSTER_ETIMEDOUT };
 
         o->hiccup_at_ms = MONO_NEVER;
-        feed(o, &late);
+        legacy_feed(o, &late);
     }
-    if (!shell_ends(s) && now >= legacy_deadline(o->core))
-        feed(o, &ev);
+    if (!handler_ends(s) && now >= legacy_deadline(o->core))
+        legacy_feed(o, &ev);
 }
 
-static void legacy_stopped(struct rdzv_shell *s, const struct muster_error *err)
+static void legacy_stopped(struct handler_base *s, const struct muster_error *err)
 {
     (void)err;
     keep_stop(&legacy_of(s)->rank);
@@ -631,10 +645,10 @@ static void on_store_gone(void *ctx)
 {
     struct legacy_handler *o = ctx;
 
-    etcd_client_close(o->client, handle_set_left, &o->shell.closing);
+    etcd_client_close(o->client, handle_set_left, &o->base.closing);
 }
 
-static void legacy_destroy(struct rdzv_shell *s)
+static void legacy_destroy(struct handler_base *s)
 {
     struct legacy_handler *o = legacy_of(s);
 
@@ -659,7 +673,7 @@ static void legacy_destroy(struct rdzv_shell *s)
     }
 }
 
-static void handler_free(struct legacy_handler *o)
+static void legacy_handler_free(struct legacy_handler *o)
 {
     legacy_free(o->core);
     legacy_keep_fini(&o->run.state);
@@ -671,15 +685,15 @@ static void handler_free(struct legacy_handler *o)
     mem_free(o);
 }
 
-static void legacy_release(struct rdzv_shell *s)
+static void legacy_release(struct handler_base *s)
 {
-    const struct shell_gone gone = s->gone;
+    const struct handler_gone gone = s->gone;
 
-    handler_free(legacy_of(s));
+    legacy_handler_free(legacy_of(s));
     gone.cb(gone.ctx);
 }
 
-static const struct rdzv_engine legacy_engine = {
+static const struct handler_impl legacy_impl = {
     .open = legacy_open,
     .join = legacy_join,
     .leave = legacy_leave,
@@ -698,7 +712,7 @@ static const struct rdzv_engine legacy_engine = {
 
 static struct legacy_handler *of_handler(const struct rdzv_handler *h)
 {
-    return CONTAINER_OF(h, struct legacy_handler, shell.base);
+    return CONTAINER_OF(h, struct legacy_handler, base.handler);
 }
 
 static const char *backend(const struct rdzv_handler *h)
@@ -727,7 +741,7 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
 {
     const struct legacy_handler *o = of_handler(h);
 
-    if (!life_wants_round(&o->shell.life))
+    if (!life_wants_round(&o->base.life))
         return false;
     if (!o->store && legacy_progress(o->core, out)) {
         const char *last_error = etcd_client_last_error(o->client);
@@ -786,7 +800,7 @@ static void wipe_worker_store(struct rdzv_handler *h)
 }
 
 static const struct rdzv_handler_ops legacy_ops = {
-    RDZV_SHELL_OPS,
+    HANDLER_BASE_OPS,
     .backend = backend,
     .use_agent_store = use_agent_store,
     .num_nodes_waiting = num_nodes_waiting,
@@ -828,7 +842,7 @@ static int make_parts(struct legacy_handler *o, const struct rdzv_params *params
                                  .min_nodes = params->min_nodes,
                                  .max_nodes = params->max_nodes,
                                  .seed = conf->client.seed,
-                                 .trace = o->trace };
+                                 .log = o->log };
     int rc = read_seconds(params, CONF_TIMEOUT, &cfg.timeout_ms, err);
 
     if (rc == 0)
@@ -846,38 +860,38 @@ static int make_parts(struct legacy_handler *o, const struct rdzv_params *params
     o->many = params->max_nodes > 1;
     if (!o->run_id || !o->bind || (params->local_addr && !o->local_addr))
         return err_nomem(err);
-    return etcd_client_new(o->shell.base.loop, &conf->client, &o->client, err);
+    return etcd_client_new(o->base.handler.loop, &conf->client, &o->client, err);
 }
 
 int rdzv_etcd_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
-                     const struct trace *trace, struct rdzv_handler **out,
+                     const struct log *log, struct rdzv_handler **out,
                      struct muster_error *err)
 {
     struct etcd_conf conf;
     struct legacy_handler *o;
-    int rc = etcd_conf_read(&conf, ETCD_BACKEND_LEGACY, params, trace, err);
+    int rc = etcd_conf_read(&conf, ETCD_BACKEND_LEGACY, params, log, err);
 
     (void)ctx;
     if (rc < 0)
         return rc;
     o = mem_calloc(1, sizeof *o);
     if (o) {
-        o->trace = trace;
+        o->log = log;
         o->hiccup_at_ms = MONO_NEVER;
         init_keep(&o->run, o);
         init_keep(&o->rank, o);
-        o->shell.base.loop = loop;
+        o->base.handler.loop = loop;
     }
     rc = o ? make_parts(o, params, &conf, err) : err_nomem(err);
     etcd_conf_fini(&conf);
     if (rc < 0) {
         if (o)
-            handler_free(o);
+            legacy_handler_free(o);
         return rc;
     }
     o->kv = (struct etcd_kv){ o->client, ETCD_V2 };
-    shell_init(&o->shell, loop, &legacy_ops, &legacy_engine);
-    life_init(&o->shell.life, o->run_id, trace, 0, false);
-    *out = &o->shell.base;
+    handler_base_init(&o->base, loop, &legacy_ops, &legacy_impl);
+    life_init(&o->base.life, o->run_id, log, 0, false);
+    *out = &o->base.handler;
     return 0;
 }

@@ -1,5 +1,36 @@
-/* serve.c - see serve.h. The parts come in the order of a member's life: find our host,
- * ask the others, become a member, start etcd, wait until it answers, leave. */
+/* serve.c - see serve.h: the life of this machine's member of the job's own etcd.
+ *
+ *     FINDING --> ASKING --> CHANGING --> STARTING --> UP --> LEAVING
+ *
+ * From FINDING straight to UP, without an etcd, if this machine is not listed; from
+ * ASKING to STARTING if the cluster is new; from CHANGING back to ASKING after a pause;
+ * to FAILED if the time is up or etcd does not stay.
+ *
+ * Who sends what: all requests are HTTP, by this file.
+ *   - ASKING: GET /members at every other host's peer port, which answers without a
+ *     leader. core/serve_plan.c decides from the lists: begin a new cluster, join
+ *     one, replace our old self, wait, or refuse (another job's etcd answers).
+ *   - CHANGING: a running cluster is changed by one host at a time, since an etcd
+ *     does not start with a list of members that another has changed meanwhile. So a
+ *     host takes a turn first: a key under a lease of 5 s (/v3/lease/grant,
+ *     /v3/kv/txn), then /v3/cluster/member/remove for the old self and .../add,
+ *     through any host that answers. The turn is given back once our member is up.
+ *   - STARTING: etcd is a service of the guard. GET /health at our own until it
+ *     answers, then GET /version, since older ones than 3.4 will not do.
+ *   - LEAVING: GET /members once more; the dead are removed first, so that the
+ *     living are a majority without us, too, then ourselves; then etcd gets SIGTERM.
+ *
+ * What a loss does:
+ *   - a host that does not answer: it is asked again every 100 ms, named in the log
+ *     after 5 s, and given up with the last reason after opts.timeout_ms.
+ *   - a change whose answer is lost: we ask for the members again and plan anew, so
+ *     a change that did happen is seen.
+ *   - our etcd ends: it is started again, up to STARTS_MAX times. If it had been up,
+ *     with its data and under its id; if it was about to join, as a new member
+ *     without data, since the list that it was given may be out of date by then.
+ *   - this machine ends: guard and keeper end etcd, and its data are gone (place.h).
+ *     A machine that comes back never starts under its old id: the cluster counts on
+ *     votes that it has forgotten. */
 #include "etcd/serve/serve.h"
 
 #include <errno.h>
@@ -83,18 +114,18 @@ struct etcd_serve {
     void *closed_ctx;
 };
 
-static void ask_peers(struct etcd_serve *s);
-static void start_etcd(struct etcd_serve *s);
-static void check_health(struct etcd_serve *s);
-static void end_etcd(struct etcd_serve *s);
-static void leave_next(struct etcd_serve *s);
+static void serve_ask_peers(struct etcd_serve *s);
+static void serve_start_etcd(struct etcd_serve *s);
+static void serve_check_health(struct etcd_serve *s);
+static void serve_end_etcd(struct etcd_serve *s);
+static void serve_leave(struct etcd_serve *s);
 
-static void pause_for(struct etcd_serve *s, uint64_t ms)
+static void serve_pause_for(struct etcd_serve *s, uint64_t ms)
 {
     deadline_set(&s->timer, clock_mono_ms() + ms);
 }
 
-static void ready(struct etcd_serve *s, const struct muster_error *err)
+static void serve_ready(struct etcd_serve *s, const struct muster_error *err)
 {
     const etcd_serve_cb cb = s->cb;
 
@@ -106,17 +137,17 @@ static void ready(struct etcd_serve *s, const struct muster_error *err)
         cb(s->ctx, err);
 }
 
-static void fail(struct etcd_serve *s, int code, const char *text)
+static void serve_fail(struct etcd_serve *s, int code, const char *text)
 {
     struct muster_error err = { 0 };
 
     err_set(&err, code, "%s", text);
-    ready(s, &err);
+    serve_ready(s, &err);
 }
 
 /* True if the time is up. The caller of etcd_serve_open has then been called with the
  * last error. */
-static bool is_late(struct etcd_serve *s)
+static bool serve_is_late(struct etcd_serve *s)
 {
     struct muster_error err = { 0 };
 
@@ -126,13 +157,13 @@ static bool is_late(struct etcd_serve *s)
             "the etcd of --rdzv-serve did not come up within %llu s: %s",
             (unsigned long long)(s->opts.timeout_ms / 1000),
             s->last.text[0] ? s->last.text : "no other listed host answered");
-    ready(s, &err);
+    serve_ready(s, &err);
     return true;
 }
 
 /* Writes the other hosts that did not answer the last question, "h2:2380, h3:2380", and
  * returns how many there are. */
-static size_t missing_hosts(const struct etcd_serve *s, char *out, size_t size)
+static size_t serve_missing_hosts(const struct etcd_serve *s, char *out, size_t size)
 {
     size_t missing = 0, n = 0;
 
@@ -150,30 +181,31 @@ static size_t missing_hosts(const struct etcd_serve *s, char *out, size_t size)
 }
 
 /* While the cluster is not up, logs every half minute which hosts do not answer. */
-static void log_missing(struct etcd_serve *s)
+static void serve_log_missing(struct etcd_serve *s)
 {
     char names[512];
 
     if (clock_mono_ms() < s->notify_ms)
         return;
     s->notify_ms = clock_mono_ms() + 6 * NOTIFY_MS;
-    const size_t missing = missing_hosts(s, names, sizeof names);
+    const size_t missing = serve_missing_hosts(s, names, sizeof names);
 
-    trace(s->opts.trace, TRACE_WARN,
-          "etcd of this job: %zu of %zu members are up, %zu are needed; no answer from "
-          "%s; waiting %llu s more",
-          s->hosts.count - missing, s->hosts.count, s->hosts.count / 2 + 1, names,
-          (unsigned long long)((s->by_ms - clock_mono_ms()) / 1000));
+    log_line(
+        s->opts.log, LOG_WARN, AT_RENDEZVOUS,
+        "etcd of this job: %zu of %zu members are up, %zu are needed; no answer from "
+        "%s; waiting %llu s more",
+        s->hosts.count - missing, s->hosts.count, s->hosts.count / 2 + 1, names,
+        (unsigned long long)((s->by_ms - clock_mono_ms()) / 1000));
 }
 
 /* Warns that the cluster is up but survives fewer losses than the user expects. */
-static void warn_of_absent(struct etcd_serve *s)
+static void serve_warn_of_absent(struct etcd_serve *s)
 {
     char names[512];
 
-    if (missing_hosts(s, names, sizeof names) > 0 && s->hosts.count > 2)
-        trace(
-            s->opts.trace, TRACE_WARN,
+    if (serve_missing_hosts(s, names, sizeof names) > 0 && s->hosts.count > 2)
+        log_line(
+            s->opts.log, LOG_WARN, AT_RENDEZVOUS,
             "etcd of this job: no member at %s, which --rdzv-endpoint lists; until it "
             "joins, the job survives the loss of fewer machines. Is it a node of the "
             "job, under this name?",
@@ -182,7 +214,7 @@ static void warn_of_absent(struct etcd_serve *s)
 
 /* ---- find our host ---- */
 
-static void on_found(void *ctx, void *data)
+static void serve_on_found(void *ctx, void *data)
 {
     struct etcd_serve *s = ctx;
     const struct serve_find *f = data;
@@ -190,12 +222,12 @@ static void on_found(void *ctx, void *data)
 
     s->finding = NULL;
     if (i == s->hosts.count) {
-        trace(
-            s->opts.trace, TRACE_INFO,
+        log_line(
+            s->opts.log, LOG_INFO, AT_RENDEZVOUS,
             "--rdzv-serve: this machine is not one of the hosts in --rdzv-endpoint=%s, "
             "so it runs no etcd",
             s->opts.endpoints);
-        ready(s, NULL);
+        serve_ready(s, NULL);
         return;
     }
     const struct serve_host *h = &s->hosts.items[i];
@@ -206,7 +238,7 @@ static void on_found(void *ctx, void *data)
     s->client_url = serve_url(s->scheme, h->host, h->port);
     s->peer_url = serve_url(s->scheme, h->host, h->peer_port);
     if (!s->client_url || !s->peer_url) {
-        fail(s, MUSTER_ENOMEM, "out of memory");
+        serve_fail(s, MUSTER_ENOMEM, "out of memory");
         return;
     }
     if (s->opts.auth) {
@@ -214,22 +246,22 @@ static void on_found(void *ctx, void *data)
 
         if (serve_certs_make(s->opts.auth, s->dir, "member", h->host, s->address,
                              &s->member, &err) < 0) {
-            ready(s, &err);
+            serve_ready(s, &err);
             return;
         }
     }
     s->phase = ASKING;
-    ask_peers(s);
+    serve_ask_peers(s);
 }
 
-static int find(struct etcd_serve *s, struct muster_error *err)
+static int serve_find(struct etcd_serve *s, struct muster_error *err)
 {
     struct serve_find *f = serve_find_new(&s->hosts, s->opts.local_addr);
     int rc;
 
     if (!f)
         return err_nomem(err);
-    rc = blocking_call_run(s->loop, serve_find_self, f, FIND_MS, on_found, s,
+    rc = blocking_call_run(s->loop, serve_find_self, f, FIND_MS, serve_on_found, s,
                            &s->finding, err);
     if (rc < 0)
         mem_free(f);
@@ -238,11 +270,11 @@ static int find(struct etcd_serve *s, struct muster_error *err)
 
 /* ---- ask the others ---- */
 
-static void plan(struct etcd_serve *s);
-static bool is_foreign(struct etcd_serve *s);
+static void serve_do_plan(struct etcd_serve *s);
+static bool serve_is_foreign(struct etcd_serve *s);
 
-static void on_peer(void *ctx, int status, const struct http_answer *a, bool sent,
-                    const struct muster_error *err)
+static void serve_on_peer(void *ctx, int status, const struct http_answer *a, bool sent,
+                          const struct muster_error *err)
 {
     struct peer_call *p = ctx;
     struct etcd_serve *s = p->s;
@@ -257,31 +289,43 @@ static void on_peer(void *ctx, int status, const struct http_answer *a, bool sen
     if (--s->asked > 0)
         return;
     if (s->phase == ASKING)
-        plan(s);
-    else if (s->phase == STARTING && is_foreign(s))
+        serve_do_plan(s);
+    else if (s->phase == STARTING && serve_is_foreign(s))
         return;
     else if (s->phase == UP)
-        warn_of_absent(s);
+        serve_warn_of_absent(s);
     else if (s->phase == LEAVING && !s->call && s->has_list)
-        leave_next(s);
+        serve_leave(s);
 }
 
-/* Sends a request; without a body it is a GET. False if it could not be sent. */
-static bool ask(struct etcd_serve *s, const struct serve_host *h, uint16_t port,
-                const char *path, const char *body, uint64_t ms, http_done_cb cb,
-                void *ctx, struct http_call **call)
+/* A request to one of the hosts; without a body it is a GET. */
+struct serve_question {
+    size_t host; /* index in hosts */
+    bool peer;   /* at its peer port, not that for clients */
+    const char *path, *body;
+    uint64_t ms;
+    http_done_cb cb;
+    void *ctx;
+};
+
+/* False if it could not be sent. */
+static bool serve_ask(struct etcd_serve *s, const struct serve_question *q,
+                      struct http_call **call)
 {
-    char *base = serve_url(s->scheme, h->host, port);
-    char *url = base ? mem_printf("%s%s", base, path) : NULL;
-    const struct http_request req = { .method = body ? "POST" : "GET",
-                                      .url = url,
-                                      .type = body ? "application/json" : NULL,
-                                      .body = body ? span_str(body) : span_of(NULL, 0),
-                                      .connect_ms = ASK_MS,
-                                      .timeout_ms = ms,
-                                      .max_answer = ANSWER_MAX };
+    const struct serve_host *h = &s->hosts.items[q->host];
+    char *base = serve_url(s->scheme, h->host, q->peer ? h->peer_port : h->port);
+    char *url = base ? mem_printf("%s%s", base, q->path) : NULL;
+    const struct http_request req = {
+        .method = q->body ? "POST" : "GET",
+        .url = url,
+        .type = q->body ? "application/json" : NULL,
+        .body = q->body ? span_str(q->body) : span_of(NULL, 0),
+        .connect_ms = ASK_MS,
+        .timeout_ms = q->ms,
+        .max_answer = ANSWER_MAX,
+    };
     const bool good =
-        url && http_start(s->http, &req, cb, NULL, ctx, call, &s->last) == 0;
+        url && http_start(s->http, &req, q->cb, NULL, q->ctx, call, &s->last) == 0;
 
     mem_free(url);
     mem_free(base);
@@ -289,27 +333,31 @@ static bool ask(struct etcd_serve *s, const struct serve_host *h, uint16_t port,
 }
 
 /* Asks at the port that is for etcd's own peers, which answers without a leader. */
-static void ask_peers(struct etcd_serve *s)
+static void serve_ask_peers(struct etcd_serve *s)
 {
     serve_members_fini(&s->listed);
     s->has_list = false;
     s->asked = 1; /* so that no answer counts as the last before all are asked */
     for (size_t i = 0; i < s->hosts.count; i++) {
-        const struct serve_host *h = &s->hosts.items[i];
         struct peer_call *p = &s->peers[i];
+        const struct serve_question members = { .host = i,
+                                                .peer = true,
+                                                .path = "/members",
+                                                .ms = ASK_MS,
+                                                .cb = serve_on_peer,
+                                                .ctx = p };
 
         p->s = s;
-        if (i != s->self && !p->call &&
-            ask(s, h, h->peer_port, "/members", NULL, ASK_MS, on_peer, p, &p->call))
+        if (i != s->self && !p->call && serve_ask(s, &members, &p->call))
             s->asked++;
     }
     if (--s->asked == 0 && s->phase == ASKING) /* There is no other host. */
-        plan(s);
+        serve_do_plan(s);
 }
 
 /* ---- become a member ---- */
 
-static void set_cluster(struct etcd_serve *s, bool existing)
+static void serve_set_cluster(struct etcd_serve *s, bool existing)
 {
     struct buf b;
 
@@ -326,23 +374,24 @@ static void set_cluster(struct etcd_serve *s, bool existing)
 }
 
 /* Sends a request to the cluster, through the next other host that answers. */
-static void post(struct etcd_serve *s, const char *path, const char *body,
-                 http_done_cb cb)
+static void serve_post(struct etcd_serve *s, const char *path, const char *body,
+                       http_done_cb cb)
 {
     for (size_t i = 0; s->hosts.count > 1 && i < s->hosts.count; i++) {
         s->through = (s->through + 1) % s->hosts.count;
         if (s->through != s->self && s->peers[s->through].answers)
             break;
     }
-    const struct serve_host *h = &s->hosts.items[s->through];
+    const struct serve_question q = { s->through, false, path, body, CHANGE_MS, cb, s };
 
-    if (!ask(s, h, h->port, path, body, CHANGE_MS, cb, s, &s->call))
-        pause_for(s, PAUSE_MS); /* Then it begins again. */
+    if (!serve_ask(s, &q, &s->call))
+        serve_pause_for(s, PAUSE_MS); /* Then it begins again. */
 }
 
 /* Keeps the reason; after a pause we ask for the members again. */
-static void change_failed(struct etcd_serve *s, int status, const struct http_answer *a,
-                          const struct muster_error *err)
+static void serve_change_failed(struct etcd_serve *s, int status,
+                                const struct http_answer *a,
+                                const struct muster_error *err)
 {
     if (status < 0)
         s->last = *err;
@@ -350,83 +399,83 @@ static void change_failed(struct etcd_serve *s, int status, const struct http_an
         err_set(&s->last, MUSTER_EPROTO, "%s:%u answered %ld: %.*s",
                 s->hosts.items[s->through].host, s->hosts.items[s->through].port,
                 a->status, (int)MIN_OF(a->body.n, 200), (const char *)a->body.p);
-    pause_for(s, 3 * PAUSE_MS);
+    serve_pause_for(s, 3 * PAUSE_MS);
 }
 
-static void on_added(void *ctx, int status, const struct http_answer *a, bool sent,
-                     const struct muster_error *err)
+static void serve_on_added(void *ctx, int status, const struct http_answer *a,
+                           bool sent, const struct muster_error *err)
 {
     struct etcd_serve *s = ctx;
 
     (void)sent;
     s->call = NULL;
     if (status < 0 || a->status != 200) {
-        change_failed(s, status, a, err);
+        serve_change_failed(s, status, a, err);
         return;
     }
     serve_members_fini(&s->listed);
     if (serve_members_parse(&s->listed, a->body, &s->last) < 0) {
-        pause_for(s, 3 * PAUSE_MS);
+        serve_pause_for(s, 3 * PAUSE_MS);
         return;
     }
-    set_cluster(s, true);
-    start_etcd(s);
+    serve_set_cluster(s, true);
+    serve_start_etcd(s);
 }
 
-static void add_self(struct etcd_serve *s)
+static void serve_add_self(struct etcd_serve *s)
 {
     char body[512];
 
     snprintf(body, sizeof body, "{\"peerURLs\":[\"%s\"]}", s->peer_url);
-    post(s, "/v3/cluster/member/add", body, on_added);
+    serve_post(s, "/v3/cluster/member/add", body, serve_on_added);
 }
 
-static void on_removed(void *ctx, int status, const struct http_answer *a, bool sent,
-                       const struct muster_error *err)
+static void serve_on_removed(void *ctx, int status, const struct http_answer *a,
+                             bool sent, const struct muster_error *err)
 {
     struct etcd_serve *s = ctx;
 
     (void)sent;
     s->call = NULL;
     if (status < 0 || (a->status != 200 && a->status != 404)) /* 404: no such member */
-        change_failed(s, status, a, err);
+        serve_change_failed(s, status, a, err);
     else
-        add_self(s);
+        serve_add_self(s);
 }
 
 /* It is our turn to change the cluster. */
-static void change(struct etcd_serve *s)
+static void serve_change(struct etcd_serve *s)
 {
     char body[64];
 
     if (s->action == SERVE_ADD) {
-        add_self(s);
+        serve_add_self(s);
         return;
     }
     snprintf(body, sizeof body, "{\"ID\":\"%llu\"}", (unsigned long long)s->old_id);
-    post(s, "/v3/cluster/member/remove", body, on_removed);
+    serve_post(s, "/v3/cluster/member/remove", body, serve_on_removed);
 }
 
-static void on_turn(void *ctx, int status, const struct http_answer *a, bool sent,
-                    const struct muster_error *err)
+static void serve_on_turn(void *ctx, int status, const struct http_answer *a, bool sent,
+                          const struct muster_error *err)
 {
     struct etcd_serve *s = ctx;
 
     (void)sent;
     s->call = NULL;
     if (status == 0 && a->status == 200 && serve_turn_is_ours(a->body)) {
-        change(s);
+        serve_change(s);
         return;
     }
     s->turn = 0;
     if (status < 0 || a->status != 200)
-        change_failed(s, status, a, err);
+        serve_change_failed(s, status, a, err);
     else
-        pause_for(s, 2 * PAUSE_MS); /* It is another host's turn. */
+        serve_pause_for(s, 2 * PAUSE_MS); /* It is another host's turn. */
 }
 
-static void on_turn_lease(void *ctx, int status, const struct http_answer *a, bool sent,
-                          const struct muster_error *err)
+static void serve_on_turn_lease(void *ctx, int status, const struct http_answer *a,
+                                bool sent, const struct muster_error *err)
 {
     struct etcd_serve *s = ctx;
     char body[SERVE_TURN_ROOM];
@@ -434,28 +483,28 @@ static void on_turn_lease(void *ctx, int status, const struct http_answer *a, bo
     (void)sent;
     s->call = NULL;
     if (status < 0 || a->status != 200 || !serve_turn_lease(a->body, &s->turn)) {
-        change_failed(s, status, a, err);
+        serve_change_failed(s, status, a, err);
         return;
     }
     serve_turn_take(body, s->turn);
-    post(s, "/v3/kv/txn", body, on_turn);
+    serve_post(s, "/v3/kv/txn", body, serve_on_turn);
 }
 
-static void take_turn(struct etcd_serve *s)
+static void serve_take_turn(struct etcd_serve *s)
 {
     const uint64_t now = clock_mono_ms();
 
     s->phase = CHANGING;
     if (s->turn && now < s->turn_by_ms) {
-        change(s);
+        serve_change(s);
         return;
     }
     s->turn_by_ms = now + SERVE_TURN_MS;
-    post(s, "/v3/lease/grant", SERVE_TURN_ASK, on_turn_lease);
+    serve_post(s, "/v3/lease/grant", SERVE_TURN_ASK, serve_on_turn_lease);
 }
 
-static void on_turn_given(void *ctx, int status, const struct http_answer *a, bool sent,
-                          const struct muster_error *err)
+static void serve_on_turn_given(void *ctx, int status, const struct http_answer *a,
+                                bool sent, const struct muster_error *err)
 {
     struct etcd_serve *s = ctx;
 
@@ -466,21 +515,25 @@ static void on_turn_given(void *ctx, int status, const struct http_answer *a, bo
     s->giving = NULL; /* If it failed, the turn ends with its lease. */
 }
 
-static void give_turn(struct etcd_serve *s)
+static void serve_give_turn(struct etcd_serve *s)
 {
-    const struct serve_host *h = &s->hosts.items[s->self];
     char body[SERVE_TURN_ROOM];
+    const struct serve_question q = { .host = s->self,
+                                      .path = "/v3/lease/revoke",
+                                      .body = body,
+                                      .ms = CHANGE_MS,
+                                      .cb = serve_on_turn_given,
+                                      .ctx = s };
 
     if (!s->turn)
         return;
     serve_turn_give(body, s->turn);
     s->turn = 0;
-    (void)ask(s, h, h->port, "/v3/lease/revoke", body, CHANGE_MS, on_turn_given, s,
-              &s->giving);
+    (void)serve_ask(s, &q, &s->giving);
 }
 
 /* Fails if the etcd that answered is another job's. */
-static bool is_foreign(struct etcd_serve *s)
+static bool serve_is_foreign(struct etcd_serve *s)
 {
     const struct serve_view v = { .listed = s->has_list ? &s->listed : NULL,
                                   .hosts = s->hosts.count,
@@ -496,11 +549,11 @@ static bool is_foreign(struct etcd_serve *s)
         "--rdzv-endpoint=%s; give this job ports of its own (HOST:PORT, and peer_port "
         "in --rdzv-conf), or end that job",
         s->opts.endpoints);
-    fail(s, MUSTER_EINUSE, text);
+    serve_fail(s, MUSTER_EINUSE, text);
     return true;
 }
 
-static void plan(struct etcd_serve *s)
+static void serve_do_plan(struct etcd_serve *s)
 {
     struct serve_view v = { .listed = s->has_list ? &s->listed : NULL,
                             .hosts = s->hosts.count,
@@ -512,25 +565,26 @@ static void plan(struct etcd_serve *s)
     s->action = serve_plan(&v, &s->old_id);
     switch (s->action) {
     case SERVE_NEW:
-        set_cluster(s, false);
-        start_etcd(s);
+        serve_set_cluster(s, false);
+        serve_start_etcd(s);
         return;
     case SERVE_ADD:
-        trace(s->opts.trace, TRACE_INFO, "etcd of this job: joining its cluster");
-        take_turn(s);
+        log_line(s->opts.log, LOG_INFO, AT_RENDEZVOUS,
+                 "etcd of this job: joining its cluster");
+        serve_take_turn(s);
         return;
     case SERVE_REPLACE:
-        trace(s->opts.trace, TRACE_INFO,
-              "etcd of this job: this machine may have been a member before and has "
-              "lost its data; its old membership is replaced");
-        take_turn(s);
+        log_line(s->opts.log, LOG_INFO, AT_RENDEZVOUS,
+                 "etcd of this job: this machine may have been a member before and has "
+                 "lost its data; its old membership is replaced");
+        serve_take_turn(s);
         return;
     case SERVE_WAIT:
         s->phase = CHANGING; /* It asks again soon. */
-        pause_for(s, PAUSE_MS);
+        serve_pause_for(s, PAUSE_MS);
         return;
     case SERVE_FOREIGN:
-        (void)is_foreign(s);
+        (void)serve_is_foreign(s);
         return;
     }
 }
@@ -541,9 +595,9 @@ static void etcd_started(void *ctx, pid_t pid)
 {
     const struct etcd_serve *s = ctx;
 
-    trace(s->opts.trace, TRACE_INFO,
-          "etcd of this job: member %s of %zu, pid %ld, clients at %s, data in %s",
-          s->name, s->hosts.count, (long)pid, s->client_url, s->dir);
+    log_line(s->opts.log, LOG_INFO, AT_RENDEZVOUS,
+             "etcd of this job: member %s of %zu, pid %ld, clients at %s, data in %s",
+             s->name, s->hosts.count, (long)pid, s->client_url, s->dir);
 }
 
 static void etcd_exited(void *ctx, int status, int errnum)
@@ -553,7 +607,7 @@ static void etcd_exited(void *ctx, int status, int errnum)
 
     s->service = NULL;
     if (s->phase == LEAVING) {
-        end_etcd(s);
+        serve_end_etcd(s);
         return;
     }
     if (errnum)
@@ -567,10 +621,10 @@ static void etcd_exited(void *ctx, int status, int errnum)
              "%u taken?)",
              s->binary, how, s->dir, s->address, s->hosts.items[s->self].port,
              s->hosts.items[s->self].peer_port);
-    trace(s->opts.trace, TRACE_WARN, "etcd of this job: %s", text);
+    log_line(s->opts.log, LOG_WARN, AT_RENDEZVOUS, "etcd of this job: %s", text);
     err_set(&s->last, MUSTER_EIO, "%s", text);
     if (errnum || s->starts >= STARTS_MAX) {
-        fail(s, MUSTER_EIO, text);
+        serve_fail(s, MUSTER_EIO, text);
         return;
     }
     /* If it has been up, its data are still there and it may continue under its id. If
@@ -586,10 +640,10 @@ static void etcd_exited(void *ctx, int status, int errnum)
         s->call = NULL;
         s->phase = CHANGING;
     }
-    pause_for(s, (s->starts > 1 ? 5 : 1) * PAUSE_MS);
+    serve_pause_for(s, (s->starts > 1 ? 5 : 1) * PAUSE_MS);
 }
 
-static void start_etcd(struct etcd_serve *s)
+static void serve_start_etcd(struct etcd_serve *s)
 {
     static const struct guard_service_events events = { etcd_started, etcd_exited };
     const struct serve_env_spec env_spec = {
@@ -635,15 +689,16 @@ static void start_etcd(struct etcd_serve *s)
     if (to)
         (void)fclose(to);
     if (rc < 0)
-        fail(s, rc, s->last.text[0] ? s->last.text : "out of memory or descriptors");
+        serve_fail(s, rc,
+                   s->last.text[0] ? s->last.text : "out of memory or descriptors");
     else
-        check_health(s);
+        serve_check_health(s);
 }
 
 /* ---- wait until it answers ---- */
 
-static void on_version(void *ctx, int status, const struct http_answer *a, bool sent,
-                       const struct muster_error *err)
+static void serve_on_version(void *ctx, int status, const struct http_answer *a,
+                             bool sent, const struct muster_error *err)
 {
     struct etcd_serve *s = ctx;
     char text[256];
@@ -656,27 +711,27 @@ static void on_version(void *ctx, int status, const struct http_answer *a, bool 
         (major < OLDEST_MAJOR || (major == OLDEST_MAJOR && minor < OLDEST_MINOR))) {
         snprintf(text, sizeof text, "%s is etcd %d.%d; --rdzv-serve needs 3.4 or newer",
                  s->binary, major, minor);
-        fail(s, MUSTER_ENOTSUP, text);
+        serve_fail(s, MUSTER_ENOTSUP, text);
         return;
     }
-    trace(s->opts.trace, TRACE_INFO, "etcd of this job: up after %llu ms",
-          (unsigned long long)(clock_mono_ms() - s->began_ms));
-    give_turn(s);
-    ready(s, NULL);
+    log_line(s->opts.log, LOG_INFO, AT_RENDEZVOUS, "etcd of this job: up after %llu ms",
+             (unsigned long long)(clock_mono_ms() - s->began_ms));
+    serve_give_turn(s);
+    serve_ready(s, NULL);
     if (s->phase == UP && s->hosts.count > 1)
-        pause_for(s, 2 * NOTIFY_MS); /* Then check which hosts are absent. */
+        serve_pause_for(s, 2 * NOTIFY_MS); /* Then check which hosts are absent. */
 }
 
-static void get_own(struct etcd_serve *s, const char *path, http_done_cb cb)
+static void serve_get_own(struct etcd_serve *s, const char *path, http_done_cb cb)
 {
-    const struct serve_host *h = &s->hosts.items[s->self];
+    const struct serve_question q = { s->self, false, path, NULL, ASK_MS, cb, s };
 
-    if (!ask(s, h, h->port, path, NULL, ASK_MS, cb, s, &s->call))
-        pause_for(s, PAUSE_MS);
+    if (!serve_ask(s, &q, &s->call))
+        serve_pause_for(s, PAUSE_MS);
 }
 
-static void on_health(void *ctx, int status, const struct http_answer *a, bool sent,
-                      const struct muster_error *err)
+static void serve_on_health(void *ctx, int status, const struct http_answer *a,
+                            bool sent, const struct muster_error *err)
 {
     struct etcd_serve *s = ctx;
 
@@ -684,46 +739,46 @@ static void on_health(void *ctx, int status, const struct http_answer *a, bool s
     (void)err;
     s->call = NULL;
     if (status == 0 && a->status == 200) {
-        get_own(s, "/version", on_version);
+        serve_get_own(s, "/version", serve_on_version);
         return;
     }
-    if (is_late(s))
+    if (serve_is_late(s))
         return;
-    log_missing(s);
-    pause_for(s, PAUSE_MS / 2);
+    serve_log_missing(s);
+    serve_pause_for(s, PAUSE_MS / 2);
 }
 
-static void check_health(struct etcd_serve *s)
+static void serve_check_health(struct etcd_serve *s)
 {
     if (s->asked == 0 && s->hosts.count > 1 && clock_mono_ms() >= s->notify_ms)
-        ask_peers(s); /* to know which hosts are missing */
-    get_own(s, "/health", on_health);
+        serve_ask_peers(s); /* to know which hosts are missing */
+    serve_get_own(s, "/health", serve_on_health);
 }
 
-static void on_time(void *ctx)
+static void serve_on_time(void *ctx)
 {
     struct etcd_serve *s = ctx;
 
     switch (s->phase) {
     case CHANGING:
-        if (!is_late(s)) {
-            log_missing(s);
+        if (!serve_is_late(s)) {
+            serve_log_missing(s);
             s->phase = ASKING;
-            ask_peers(s);
+            serve_ask_peers(s);
         }
         return;
     case STARTING:
     case UP:
         if (!s->service)
-            start_etcd(s);
+            serve_start_etcd(s);
         else if (s->phase == STARTING && !s->call)
-            check_health(s);
+            serve_check_health(s);
         else if (s->phase == UP && s->asked == 0)
-            ask_peers(s);
+            serve_ask_peers(s);
         return;
     case LEAVING:
         if (!s->ending)
-            leave_next(s);
+            serve_leave(s);
         else if (s->service) /* It takes too long to end. */
             guard_service_signal(s->service, SIGKILL);
         return;
@@ -739,6 +794,24 @@ static void on_time(void *ctx)
 struct http_tls etcd_serve_tls(const struct etcd_serve *s)
 {
     return (struct http_tls){ s->client.ca, s->client.cert, s->client.key };
+}
+
+static void serve_free(struct etcd_serve *s)
+{
+    if (s->dir)
+        place_remove(s->dir);
+    if (s->lock >= 0)
+        (void)close(s->lock);
+    serve_hosts_fini(&s->hosts);
+    serve_members_fini(&s->listed);
+    serve_certs_fini(&s->client);
+    serve_certs_fini(&s->member);
+    mem_free(s->binary);
+    mem_free(s->dir);
+    mem_free(s->cluster);
+    mem_free(s->client_url);
+    mem_free(s->peer_url);
+    mem_free(s);
 }
 
 int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
@@ -782,26 +855,15 @@ int etcd_serve_open(uv_loop_t *loop, struct guard *guard,
 
         rc = http_new(loop, &tls, &s->http, err);
     }
-    if (rc == 0) {
-        deadline_init(&s->timer, loop, on_time, s);
-        rc = find(s, err);
-        if (rc < 0)
-            uv_close((uv_handle_t *)&s->timer.timer, NULL);
-    }
+    if (rc == 0)
+        rc = serve_find(s, err);
     if (rc < 0) {
         if (s->http)
             http_close(s->http, NULL, NULL);
-        if (s->dir)
-            place_remove(s->dir);
-        if (s->lock >= 0)
-            (void)close(s->lock);
-        serve_hosts_fini(&s->hosts);
-        serve_certs_fini(&s->client);
-        mem_free(s->binary);
-        mem_free(s->dir);
-        mem_free(s);
+        serve_free(s);
         return rc;
     }
+    deadline_init(&s->timer, loop, serve_on_time, s);
     *out = s;
     return 0;
 }
@@ -812,18 +874,7 @@ static void serve_on_timer_closed(uv_handle_t *handle)
     void (*const cb)(void *) = s->closed;
     void *const ctx = s->closed_ctx;
 
-    place_remove(s->dir);
-    (void)close(s->lock);
-    serve_hosts_fini(&s->hosts);
-    serve_members_fini(&s->listed);
-    serve_certs_fini(&s->client);
-    serve_certs_fini(&s->member);
-    mem_free(s->binary);
-    mem_free(s->dir);
-    mem_free(s->cluster);
-    mem_free(s->client_url);
-    mem_free(s->peer_url);
-    mem_free(s);
+    serve_free(s);
     if (cb)
         cb(ctx);
 }
@@ -836,19 +887,19 @@ static void on_http_closed(void *ctx)
 }
 
 /* Ends etcd's process, and then closes the rest. */
-static void end_etcd(struct etcd_serve *s)
+static void serve_end_etcd(struct etcd_serve *s)
 {
     s->ending = true;
     if (s->service) {
         guard_service_signal(s->service, SIGTERM);
-        pause_for(s, END_MS);
+        serve_pause_for(s, END_MS);
         return;
     }
     http_close(s->http, on_http_closed, s);
 }
 
-static void on_left(void *ctx, int status, const struct http_answer *a, bool sent,
-                    const struct muster_error *err)
+static void serve_on_left(void *ctx, int status, const struct http_answer *a, bool sent,
+                          const struct muster_error *err)
 {
     struct etcd_serve *s = ctx;
 
@@ -861,18 +912,18 @@ static void on_left(void *ctx, int status, const struct http_answer *a, bool sen
         m->id = 0;
         s->left = s->left || strcmp(m->peer_url, s->peer_url) == 0;
     } else if (clock_mono_ms() >= s->by_ms) {
-        end_etcd(s); /* The others will notice that we have gone. */
+        serve_end_etcd(s); /* The others will notice that we have gone. */
         return;
     } else { /* There may be no leader at the moment. */
         if (status < 0)
             s->peers[s->through].answers = false;
-        pause_for(s, PAUSE_MS);
+        serve_pause_for(s, PAUSE_MS);
         return;
     }
-    leave_next(s);
+    serve_leave(s);
 }
 
-static void leave_next(struct etcd_serve *s)
+static void serve_leave(struct etcd_serve *s)
 {
     struct serve_leave_view v = { .listed = &s->listed,
                                   .hosts = &s->hosts,
@@ -885,20 +936,20 @@ static void leave_next(struct etcd_serve *s)
         v.answers[i] = s->peers[i].answers;
     s->leaving = serve_leave_next(&v);
     if (s->leaving == SERVE_NOBODY) {
-        end_etcd(s);
+        serve_end_etcd(s);
         return;
     }
     snprintf(body, sizeof body, "{\"ID\":\"%llu\"}",
              (unsigned long long)s->listed.items[s->leaving].id);
-    post(s, "/v3/cluster/member/remove", body, on_left);
+    serve_post(s, "/v3/cluster/member/remove", body, serve_on_left);
     if (!s->call)
-        end_etcd(s);
+        serve_end_etcd(s);
 }
 
 /* Our own list of members is the one that counts; the other hosts were asked only to
  * see which of them answer. */
-static void on_own_members(void *ctx, int status, const struct http_answer *a,
-                           bool sent, const struct muster_error *err)
+static void serve_on_own_members(void *ctx, int status, const struct http_answer *a,
+                                 bool sent, const struct muster_error *err)
 {
     struct etcd_serve *s = ctx;
 
@@ -908,9 +959,9 @@ static void on_own_members(void *ctx, int status, const struct http_answer *a,
     serve_members_fini(&s->listed);
     if (status < 0 || a->status != 200 ||
         serve_members_parse(&s->listed, a->body, NULL) < 0)
-        end_etcd(s);
+        serve_end_etcd(s);
     else if (s->asked == 0)
-        leave_next(s);
+        serve_leave(s);
     else
         s->has_list = true; /* on_peer() continues once all others have answered. */
 }
@@ -935,15 +986,20 @@ void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx)
         s->peers[i].call = NULL;
     }
     if (!up) {
-        end_etcd(s);
+        serve_end_etcd(s);
         return;
     }
     deadline_set(&s->timer, MONO_NEVER);
     s->by_ms = clock_mono_ms() + LEAVE_MS;
     s->asked = 0;
-    ask_peers(s);
-    const struct serve_host *h = &s->hosts.items[s->self];
+    serve_ask_peers(s);
+    const struct serve_question own = { .host = s->self,
+                                        .peer = true,
+                                        .path = "/members",
+                                        .ms = ASK_MS,
+                                        .cb = serve_on_own_members,
+                                        .ctx = s };
 
-    if (!ask(s, h, h->peer_port, "/members", NULL, ASK_MS, on_own_members, s, &s->call))
-        end_etcd(s);
+    if (!serve_ask(s, &own, &s->call))
+        serve_end_etcd(s);
 }

@@ -10,7 +10,7 @@
 #include <uv.h>
 
 #include "auth/core/auth.h"
-#include "base/trace.h"
+#include "base/log.h"
 #include "net/http.h"
 #include "process/guard.h"
 
@@ -24,7 +24,7 @@ struct etcd_serve_opts {    /* borrowed until etcd_serve_close */
     int64_t peer_port;   /* 0: the one after the client's */
     uint64_t timeout_ms; /* until the cluster must answer */
     char *const *envp;
-    const struct trace *trace;
+    const struct log *log;
 };
 
 /* Called once, from the loop. err is NULL if the cluster answers, or if this machine is

@@ -281,12 +281,12 @@ int hang_question_parse(struct hang_question *q, struct span text)
 
 /* --- the job ---------------------------------------------------------------------- */
 
-static uint64_t step(const struct hang_judge *j)
+static uint64_t judge_step(const struct hang_judge *j)
 {
     return MAX_OF(j->time_ms / 20, (uint64_t)100);
 }
 
-static void watch(struct hang_judge *j, uint64_t due_ms)
+static void judge_watch(struct hang_judge *j, uint64_t due_ms)
 {
     j->stage = HANG_WATCH;
     j->begun = j->enough = false;
@@ -296,7 +296,7 @@ static void watch(struct hang_judge *j, uint64_t due_ms)
 void hang_judge_init(struct hang_judge *j, uint64_t time_ms, uint64_t now_ms)
 {
     *j = (struct hang_judge){ .time_ms = time_ms };
-    watch(j, now_ms + time_ms / 2);
+    judge_watch(j, now_ms + time_ms / 2);
 }
 
 /* For how long the job must have stood still. Reading the stacks of all ranks takes
@@ -340,13 +340,13 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
 
     if (!complete || all->ranks == 0) { /* A node is lost, or no node has begun. */
         if (!reported)
-            watch(j, now_ms + half);
+            judge_watch(j, now_ms + half);
         else
             j->due_ms = now_ms + half;
         return HANG_NOTHING;
     }
     if (so_far < half) {
-        watch(j, now_ms + MAX_OF(half - so_far, step(j)));
+        judge_watch(j, now_ms + MAX_OF(half - so_far, judge_step(j)));
         return reported ? HANG_OVER : HANG_NOTHING;
     }
     if (reported) {
@@ -370,12 +370,12 @@ enum hang_finding hang_judge_hear(struct hang_judge *j, uint64_t now_ms,
         j->begun = false;
         j->by_ms = now_ms + j->time_ms;
     } else if (now_ms >= j->by_ms && all->looks >= LOOKS_LEAST) {
-        watch(j, now_ms + half); /* Others go on: ask later. */
+        judge_watch(j, now_ms + half); /* Others go on: ask later. */
         return HANG_NOTHING;
     }
-    j->due_ms = now_ms + step(j);
+    j->due_ms = now_ms + judge_step(j);
     j->enough = false;
-    if (so_far < needed(j) && so_far + step(j) >= needed(j)) {
+    if (so_far < needed(j) && so_far + judge_step(j) >= needed(j)) {
         j->due_ms = now_ms + (needed(j) - so_far);
         j->enough = all->looks >= LOOKS_LEAST;
     }
@@ -386,6 +386,6 @@ void hang_judge_not_reported(struct hang_judge *j, uint64_t now_ms)
 {
     j->stage = HANG_LOOK;
     j->by_ms = now_ms + j->time_ms;
-    j->due_ms = now_ms + step(j);
+    j->due_ms = now_ms + judge_step(j);
     j->enough = false;
 }

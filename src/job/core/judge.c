@@ -110,6 +110,7 @@ static void forget_worker(struct judge_list *l, const struct record_entry *f)
         i++;
     if (i == l->count)
         return;
+    mem_free(l->texts[i]);
     shift(l, i + 1, i);
     l->count--;
     l->failed--;
@@ -137,28 +138,13 @@ int judge_list_keep(struct judge_list *l, const struct record_entry *f)
         return 0;
     }
     if (l->count == RECORD_FAILED_MAX)
-        l->count--;
+        mem_free(l->texts[--l->count]);
     shift(l, at, at + 1);
     l->worst[at] = copy;
     l->texts[at] = b.mem;
     l->count++;
     assert(l->count <= RECORD_FAILED_MAX && (int64_t)l->count <= l->failed);
     return 0;
-}
-
-static bool holds(const struct judge_list *l, const uint8_t *text)
-{
-    for (size_t i = 0; i < l->count; i++)
-        if (l->texts[i] == text)
-            return true;
-    return false;
-}
-
-void judge_list_release(const struct judge_list *l, const struct judge_list *other)
-{
-    for (size_t i = 0; i < l->count; i++)
-        if (!holds(other, l->texts[i]))
-            mem_free(l->texts[i]);
 }
 
 void judge_list_fini(struct judge_list *l)

@@ -25,14 +25,9 @@ struct judge_list {
 };
 
 /* Keeps a copy. A worker may be reported twice, first when it exits and later with its
- * last words; then the later report counts. The texts of failures that are dropped are
- * not freed: judge_list_release() does that. 0, or MUSTER_ENOMEM and no change. */
+ * last words; then the later report counts. 0, or MUSTER_ENOMEM and no change. */
 int judge_list_keep(struct judge_list *l, const struct record_entry *f);
 
-/* Of two versions of a list, frees what l has and the other has not; l must not be used
- * after that. Call it with the list before a change as l to make the change final, or
- * with the list after it as l to undo the change. */
-void judge_list_release(const struct judge_list *l, const struct judge_list *other);
 void judge_list_fini(struct judge_list *l); /* also empties it; zeroed is fine */
 
 #endif

@@ -54,6 +54,7 @@ int phase_times_add(struct phase_times *p, struct span name, uint64_t us, uint32
             return MUSTER_ENOMEM;
         if (phase->count)
             memcpy(times, phase->times, phase->count * sizeof *times);
+        mem_free(phase->times);
         phase->times = times;
         phase->size = size;
     }
@@ -61,13 +62,6 @@ int phase_times_add(struct phase_times *p, struct span name, uint64_t us, uint32
     phase->times[phase->count++] =
         (struct phase_time){ MIN_OF(us, (uint64_t)INT64_MAX), node };
     return 0;
-}
-
-void phase_times_release(const struct phase_times *p, const struct phase_times *other)
-{
-    for (size_t i = 0; i < PHASES_MAX; i++)
-        if (p->items[i].times != other->items[i].times)
-            mem_free(p->items[i].times);
 }
 
 static int by_time(const void *a, const void *b)
@@ -98,8 +92,6 @@ int phase_times_print(struct phase_times *p, struct buf *out)
                                        });
         mem_free(sorted);
     }
-    for (size_t i = 0; i < p->count; i++)
-        p->items[i].count = 0;
-    p->count = 0;
+    phase_times_fini(p);
     return 0;
 }

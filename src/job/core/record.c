@@ -285,18 +285,6 @@ void record_prune(struct record *r, uint64_t last)
         drop(r, least(r, last + 1, UINT64_MAX));
 }
 
-void record_undo(struct record *r, const struct record *was)
-{
-    struct record_slot *const slots = r->slots;
-    const size_t size = r->size;
-
-    while (r->count > was->count)
-        mem_free(slots[--r->count].bytes);
-    *r = *was;
-    r->slots = slots;
-    r->size = size;
-}
-
 int record_add(struct record *r, const struct record_entry *e)
 {
     return e->number <= r->last ? 0 : record_insert(r, e);

@@ -141,14 +141,11 @@ int record_add(struct record *r, const struct record_entry *e);
  * already. For a coordinator that continues the record of another one. */
 int record_insert(struct record *r, const struct record_entry *e);
 
-/* For a step that may have to be undone. record_stage adds an entry, whose number is
- * above all others, and drops none to make room. Once the step is over, record_prune
- * drops what is too much, but no entry numbered above last, which is r->last before the
- * step; or record_undo takes the entries back, with a copy of the struct from before
- * the step. */
+/* For a step whose entries are sent when it is over: record_stage adds an entry, whose
+ * number is above all others, and drops none to make room. record_prune then drops what
+ * is too much, but no entry numbered above last, which is r->last before the step. */
 int record_stage(struct record *r, const struct record_entry *e);
 void record_prune(struct record *r, uint64_t last);
-void record_undo(struct record *r, const struct record *was);
 
 /* The i-th of r->count, oldest first; borrowed until the next record_add. */
 struct record_entry record_at(const struct record *r, size_t i);

@@ -338,6 +338,19 @@ static bool all_left(const struct record *r)
     return nodes > 0 && nodes == round.count;
 }
 
+static int64_t last_left_us(const struct record *r)
+{
+    int64_t at_us = 0;
+
+    for (size_t i = 0; i < r->count; i++) {
+        const struct record_entry e = record_at(r, i);
+
+        if (e.kind == RECORD_LEFT)
+            at_us = MAX_OF(at_us, e.at_us);
+    }
+    return at_us;
+}
+
 static const char *outcome(const struct record *r, struct record_entry *v)
 {
     if (!record_find(r, RECORD_VERDICT, -1, v))
@@ -364,6 +377,8 @@ static json_t *story(const struct record *r, const char *run_id, const char *ver
         add(j, "ended_us",
             number(record_find(r, RECORD_ENDED, v.round, &ended) ? ended.at_us
                                                                  : v.at_us));
+    else if (all_left(r))
+        add(j, "ended_us", number(last_left_us(r)));
     add(j, "restarts", number(r->restarts));
     add(j, "nodes", nodes(r, l, &nodes_left_out));
     add(j, "nodes_omitted", number(nodes_left_out));

@@ -1,27 +1,26 @@
 /* run.h - one run of a job, as its host knows it: there is one for each run id in a
  * store server (job/run_driver.c), and one inside the agent of a job of one node
- * (job/channel.c). Pure.
+ * (job/session.c). Pure.
  *
- *   agent --line for seats---.
- *                             >--> run --- sessions   who is connected, away, lost
- *   agent --line for record--'          |- seats      who has which place and rank
- *                                       |- record     entries, judge, questions, clocks
- *                                       '- view       torch's state, for torchrun's
- * nodes
+ *   node --session--> run --- sessions   who is connected, away, lost
+ *                          |- seats      who has which place and rank
+ *                          |- recorder   entries, judge, questions, clocks
+ *                          '- view       torch's state, for torchrun's nodes
  *
  * All parts stand over one table of nodes (sessions.h), on one clock, and one step
  * serves them: what happens to a node, above all its loss, happens to all parts in the
  * same step. A part is made when the first node asks for it. On static and etcd, where
  * nodes find their places by other means, there are no seats.
  *
- * Who sends what. The first message on a connection says which run and which node it
- * is, and which part it is for; later ones belong to that node. seats   HELLO, then
- * JOIN, LEAVE, CLOSE, ALIVE; answered by WELCOME, JOINED, REFUSED, LEFT, CLOSED, and
- * told GATHERED, SPARE, WAITING, LOST, EVICTED record  ATTACH, then PUBLISH, RANKS,
- * REPORTED, MOVED, PHASE, ASK, ANSWER, ...; answered by ATTACHED, and told each ENTRY
- * of the record Both are to travel over one connection one day, and HELLO and ATTACH to
- * be one message; nothing in here depends on their being two, except for the two lines
- * of a session.
+ * Who sends what. The first message of a connection is HELLO: which run and which node
+ * it is, and which parts it wants (MSG_SEATS, MSG_RECORD). It is answered by WELCOME or
+ * REFUSED.
+ *   seats     JOIN, LEAVE, CLOSE; answered by JOINED, REFUSED, LEFT, and told GATHERED
+ *             and NEWS
+ *   recorder  PUBLISH, RANKS, REPORTED, MOVED, PHASE, ASK, ANSWER, SYNC, BYE; told each
+ *             ENTRY of the record
+ *   either    BEAT, a sign of life every few seconds, answered by PING, which is
+ *             answered by a BEAT with the node's clocks
  *
  * The life of a run. Nodes come (HELLO) and ask for a place (JOIN). When enough have
  * come, all are told their ranks: they are seated, and not yet started, until each has
@@ -30,29 +29,28 @@
  * asks for the next round ends the current one for all. CLOSE ends the run.
  *
  * What a loss does: sessions.h decides it. The record names the node first, in a LOST
- * entry; then its place is given away and the members of the round are told LOST, so
- * that they know whom to blame when they leave the round.
+ * entry; then its place is given away and the members of the round are told, so that
+ * they know whom to blame when they leave the round.
  *
- * Out of memory, a message changes nothing and returns MUSTER_ENOMEM; the driver drops
- * the peer, which comes back and says again what had no answer. Whatever time or a lost
- * connection leads to is tried again a little later. */
+ * A run that finds no memory can only be closed. Its nodes come back to a new one and
+ * say again what it must know, as they do after a restart of the host. */
 #ifndef JOB_CORE_RUN_H
 #define JOB_CORE_RUN_H
 
-#include "job/core/coordinator.h"
-#include "job/core/hub.h"
+#include "job/core/effects.h"
+#include "job/core/recorder.h"
+#include "job/core/seats.h"
 
 struct run;
 
-/* run_id is copied; trace is borrowed and may be NULL. NULL: out of memory. */
-struct run *run_new(struct span run_id, const struct trace *trace);
+/* run_id is copied; log is borrowed and may be NULL. NULL: out of memory. */
+struct run *run_new(struct span run_id, const struct log *log);
 void run_free(struct run *r); /* NULL is fine */
 
 enum run_event_kind {
-    RUN_SEATS,  /* a peer says `seats`; its first must be HELLO */
-    RUN_RECORD, /* a peer says `record`; its first must be ATTACH */
-    RUN_GONE,   /* a peer's connection is gone */
-    RUN_SEEN,   /* a torchrun node has replaced the state: value, as stored */
+    RUN_MSG,  /* a peer says msg; its first must be HELLO */
+    RUN_GONE, /* a peer's connection is gone */
+    RUN_SEEN, /* a torchrun node has replaced the state: value, as stored */
     RUN_TIMER,
 };
 
@@ -61,21 +59,13 @@ struct run_event {
     struct run_now now;
     uint32_t peer;
     bool hung_up; /* GONE: the node closed the connection itself, it seems */
-    const struct coord_msg *seats; /* borrowed for the step, as are the others */
-    const struct job_msg *record;
+    const struct run_msg *msg; /* borrowed for the step, as is the next */
     struct span value;
 };
 
-/* What the parts want to be done: first what `record` says, then what `seats` says. */
-struct run_fx {
-    struct hub_fx record;
-    struct coordinator_fx seats;
-};
-
-void run_fx_fini(struct run_fx *fx); /* zeroed is fine, and the beginning */
-
-/* Returns 0 with the effects in fx, or MUSTER_ENOMEM; or MUSTER_ESTATE for a SEEN that
- * cannot be read, which changes nothing. */
+/* Returns 0 with the effects in fx, those of the last step are gone; or MUSTER_ENOMEM,
+ * after which the run can only be freed; or MUSTER_ESTATE for a SEEN that cannot be
+ * read, which changes nothing. */
 int run_step(struct run *r, const struct run_event *ev, struct run_fx *fx,
              struct muster_error *err);
 
@@ -83,7 +73,10 @@ int run_step(struct run *r, const struct run_event *ev, struct run_fx *fx,
 uint64_t run_deadline(const struct run *r);
 
 /* The parts, for what can be asked of them; NULL if nobody has needed them yet. */
-struct coordinator *run_seats(const struct run *r);
-const struct hub *run_record(const struct run *r);
+struct seats *run_seats(const struct run *r);
+const struct recorder *run_recorder(const struct run *r);
+
+/* Each connected peer: for (uint32_t i = 0; run_next_peer(r, &i, &peer);) ... */
+bool run_next_peer(const struct run *r, uint32_t *i, uint32_t *peer);
 
 #endif

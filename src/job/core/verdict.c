@@ -1,6 +1,6 @@
 /* verdict.c - see verdict.h. */
 #include "job/core/verdict.h"
-#include "job/core/last_words.h"
+#include "logs/core/last_words.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -43,22 +43,3 @@ void launch_config_fini(struct launch_config *c)
     text_list_fini(&c->args);
     *c = (struct launch_config){ 0 };
 }
-
-uint8_t stream_map_get(const struct stream_map *m, int64_t local_rank)
-{
-    if (!m->each)
-        return m->all;
-    if (local_rank < 0 || local_rank >= (int64_t)ARRAY_LEN(m->by_rank))
-        return STREAM_NONE;
-    return m->by_rank[local_rank];
-}
-
-bool rank_filter_shows(const struct rank_filter *f, int64_t local_rank)
-{
-    if (!f->on)
-        return true;
-    for (size_t i = 0; i < f->count; i++)
-        if (f->ranks[i] == local_rank)
-            return true;
-    return false;
-}

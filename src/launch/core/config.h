@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "base/text_list.h"
 #include "hang/core/option.h"
+#include "logs/core/streams.h"
 #include "muster/error.h"
 #include "process/core/numa.h"
 #include "rendezvous/core/params.h"
@@ -19,23 +20,6 @@ enum launch_entry {
     ENTRY_EXEC,     /* <script> <args> */
     ENTRY_RUN_PATH, /* runpy in a child interpreter, under torch's error recorder */
     ENTRY_FUNCTION, /* a C function of the caller, in a forked worker (C API) */
-};
-
-/* Which streams: bits. */
-enum { STREAM_NONE = 0, STREAM_OUT = 1, STREAM_ERR = 2, STREAM_BOTH = 3 };
-
-/* A value of -r or -t: one for all local ranks, or one each for ranks 0 to 9. */
-struct stream_map {
-    bool each;
-    uint8_t all;
-    uint8_t by_rank[10];
-};
-
-/* --local-ranks-filter: which local ranks the console shows. */
-struct rank_filter {
-    bool on;        /* off: all of them */
-    int64_t *ranks; /* owned */
-    size_t count;
 };
 
 /* torchrun's, whatever --shutdown-timeout says. A time for saving that is longer than
@@ -97,9 +81,5 @@ struct launch_config {
 /* All fields as torchrun has them without any flag. 0 or MUSTER_ENOMEM. */
 int launch_config_init(struct launch_config *c, struct muster_error *err);
 void launch_config_fini(struct launch_config *c); /* NULL and zeroed are fine */
-
-/* The streams of one local rank: redirects, or tee (which implies a redirect). */
-uint8_t stream_map_get(const struct stream_map *m, int64_t local_rank);
-bool rank_filter_shows(const struct rank_filter *f, int64_t local_rank);
 
 #endif

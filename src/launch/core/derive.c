@@ -13,9 +13,8 @@
 #include "base/py/text.h"
 #include "launch/core/derive_int.h"
 
-#define MANY_WORKERS                                                                   \
-    64 /* A machine that cannot have so many processes could not run                   \
-        */
+/* A machine that cannot have so many processes could not run. */
+#define MANY_WORKERS 64
 
 static int check_launch(struct deriving *d)
 {

@@ -236,22 +236,6 @@ int worker_argv(struct text_list *out, const struct launch_config *c,
     return 0;
 }
 
-int worker_prefix(struct buf *out, const struct launch_config *c, int64_t rank,
-                  int64_t local_rank, const char *hostname)
-{
-    char r[24], l[24];
-    const struct template_value values[] = { { "role_name", c->role },
-                                             { "rank", r },
-                                             { "local_rank", l },
-                                             { "hostname", hostname } };
-
-    (void)snprintf(r, sizeof r, "%lld", (long long)rank);
-    (void)snprintf(l, sizeof l, "%lld", (long long)local_rank);
-    if (!c->prefix_template || !*c->prefix_template)
-        return buf_printf(out, "[%s%s]:", c->role, l);
-    return template_expand(out, c->prefix_template, values, ARRAY_LEN(values));
-}
-
 const char *worker_binary(const struct launch_config *c)
 {
     if (c->entry == ENTRY_RUN_PATH)

@@ -46,11 +46,6 @@ void worker_net(struct worker_net *out, const struct launch_config *c,
 int worker_argv(struct text_list *out, const struct launch_config *c,
                 int64_t local_rank, struct muster_error *err);
 
-/* Before each teed line: "[default0]:", or the user's template. hostname is what
- * gethostname() says, not the qualified name. */
-int worker_prefix(struct buf *out, const struct launch_config *c, int64_t rank,
-                  int64_t local_rank, const char *hostname);
-
 /* "train.py" in "train.py FAILED". Borrowed from the config, or a constant. */
 const char *worker_report_name(const struct launch_config *c);
 

@@ -106,7 +106,7 @@ static int put_padded(struct buf *out, const struct field *f, struct span text)
     return rc || left ? rc : buf_append_span(out, text);
 }
 
-static int put_text(struct buf *out, const struct field *f, struct span text)
+static int put_text_field(struct buf *out, const struct field *f, struct span text)
 {
     if (f->conversion == 's')
         return put_padded(out, f, text);
@@ -128,7 +128,8 @@ static int put_text(struct buf *out, const struct field *f, struct span text)
     return rc;
 }
 
-static int put_number(struct buf *out, const struct field *f, double v, bool whole)
+static int put_number_field(struct buf *out, const struct field *f, double v,
+                            bool whole)
 {
     char format[24], text[2 * WIDE + 400];
     struct buf b;
@@ -165,16 +166,16 @@ static int put_number(struct buf *out, const struct field *f, double v, bool who
 /* --- the fields of a record ------------------------------------------------------- */
 
 /* "site-packages/torch/a/b.py:12": the path, its last part, the number. */
-static struct span path_of(const char *where)
+static struct span source_path(const char *where)
 {
     const char *colon = strrchr(where, ':');
 
     return colon ? span_of(where, (size_t)(colon - where)) : span_str(where);
 }
 
-static struct span file_of(const char *where)
+static struct span source_file(const char *where)
 {
-    const struct span path = path_of(where);
+    const struct span path = source_path(where);
     size_t at = path.n;
 
     while (at > 0 && path.p[at - 1] != '/')
@@ -192,12 +193,12 @@ static struct span without(struct span s, const char *ending)
     return s;
 }
 
-/* The logger: the module, "torch.distributed.run". A package's own file is the package.
- */
+/* The logger: the module, "torch.distributed.run". A package's own file is the
+ * package. */
 static int put_logger(struct buf *out, const struct field *f, const char *where)
 {
     static const char site[] = "site-packages/";
-    struct span path = without(without(path_of(where), ".py"), "/__init__");
+    struct span path = without(without(source_path(where), ".py"), "/__init__");
     char name[256];
     size_t n = 0;
 
@@ -205,10 +206,10 @@ static int put_logger(struct buf *out, const struct field *f, const char *where)
         path = span_of(path.p + sizeof site - 1, path.n - (sizeof site - 1));
     for (; n < path.n && n < sizeof name; n++)
         name[n] = path.p[n] == '/' ? '.' : (char)path.p[n];
-    return put_text(out, f, span_of(name, n));
+    return put_text_field(out, f, span_of(name, n));
 }
 
-static double line_of(const char *where)
+static double source_line(const char *where)
 {
     const char *colon = strrchr(where, ':');
     double line = 0;
@@ -219,47 +220,48 @@ static double line_of(const char *where)
 }
 
 /* MUSTER_EINVAL: a record has no such field. */
-static int put_field(struct buf *out, const struct field *f, const struct log_record *r)
+static int put_record_field(struct buf *out, const struct field *f,
+                            const struct log_record *r)
 {
     const double ms = (r->created - (double)(int64_t)r->created) * 1000;
 #define IS(text) span_eq(f->name, span_str(text))
     if (IS("message"))
-        return put_text(out, f, span_str(r->message));
+        return put_text_field(out, f, span_str(r->message));
     if (IS("levelname"))
-        return put_text(out, f, span_str(r->level));
+        return put_text_field(out, f, span_str(r->level));
     if (IS("asctime"))
-        return put_text(out, f, span_str(r->asctime));
+        return put_text_field(out, f, span_str(r->asctime));
     if (IS("name"))
         return put_logger(out, f, r->where);
     if (IS("pathname"))
-        return put_text(out, f, path_of(r->where));
+        return put_text_field(out, f, source_path(r->where));
     if (IS("filename"))
-        return put_text(out, f, file_of(r->where));
+        return put_text_field(out, f, source_file(r->where));
     if (IS("module"))
-        return put_text(out, f, without(file_of(r->where), ".py"));
+        return put_text_field(out, f, without(source_file(r->where), ".py"));
     if (IS("funcName"))
-        return put_text(out, f, span_str("(unknown function)"));
+        return put_text_field(out, f, span_str("(unknown function)"));
     if (IS("processName"))
-        return put_text(out, f, span_str("MainProcess"));
+        return put_text_field(out, f, span_str("MainProcess"));
     if (IS("threadName"))
-        return put_text(out, f, span_str("MainThread"));
+        return put_text_field(out, f, span_str("MainThread"));
     if (IS("levelno"))
-        return put_number(out, f, r->level_number, true);
+        return put_number_field(out, f, r->level_number, true);
     if (IS("lineno"))
-        return put_number(out, f, line_of(r->where), true);
+        return put_number_field(out, f, source_line(r->where), true);
     if (IS("process") || IS("thread"))
-        return put_number(out, f, r->pid, true);
+        return put_number_field(out, f, r->pid, true);
     if (IS("created"))
-        return put_number(out, f, r->created, false);
+        return put_number_field(out, f, r->created, false);
     if (IS("msecs")) /* whole ones, as in newer Pythons */
-        return put_number(out, f, (double)(int64_t)ms, false);
+        return put_number_field(out, f, (double)(int64_t)ms, false);
     if (IS("relativeCreated"))
-        return put_number(out, f, r->since_start, false);
+        return put_number_field(out, f, r->since_start, false);
 #undef IS
     return MUSTER_EINVAL;
 }
 
-static int refuse(struct muster_error *err, struct span what, int rc)
+static int refuse_format(struct muster_error *err, struct span what, int rc)
 {
     if (rc == MUSTER_ENOMEM)
         return err_nomem(err);
@@ -267,8 +269,8 @@ static int refuse(struct muster_error *err, struct span what, int rc)
                    (int)what.n, (const char *)what.p);
 }
 
-static int print(struct buf *out, const char *format, const struct log_record *r,
-                 struct muster_error *err)
+static int print_record(struct buf *out, const char *format, const struct log_record *r,
+                        struct muster_error *err)
 {
     for (const char *p = format; *p;) {
         const size_t plain = strcspn(p, "%");
@@ -282,21 +284,21 @@ static int print(struct buf *out, const char *format, const struct log_record *r
         } else if (rc == 0 && *p) {
             const char *end = take_field(p, &f);
             if (!end)
-                return refuse(err, span_of(p, strcspn(p, " ")), MUSTER_ENOTSUP);
-            rc = put_field(out, &f, r);
+                return refuse_format(err, span_of(p, strcspn(p, " ")), MUSTER_ENOTSUP);
+            rc = put_record_field(out, &f, r);
             p = end;
             if (rc != 0)
-                return refuse(err, f.name, rc);
+                return refuse_format(err, f.name, rc);
         }
         if (rc != 0)
-            return refuse(err, span_str(""), rc);
+            return refuse_format(err, span_str(""), rc);
     }
     return buf_u8(out, '\n');
 }
 
 int logline_print(struct buf *out, const char *format, const struct log_record *r)
 {
-    return print(out, format, r, NULL);
+    return print_record(out, format, r, NULL);
 }
 
 int logline_format(const char *text, const char **format, struct muster_error *err)
@@ -315,7 +317,7 @@ int logline_format(const char *text, const char **format, struct muster_error *e
             "or a format with fields like %%(levelname)s and %%(message)s.",
             text);
     buf_init(&nowhere, SIZE_MAX);
-    const int rc = print(&nowhere, text, &any, err);
+    const int rc = print_record(&nowhere, text, &any, err);
     buf_fini(&nowhere);
     if (rc == 0)
         *format = text;

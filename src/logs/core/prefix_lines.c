@@ -3,7 +3,10 @@
 #include "logs/core/prefix_lines.h"
 
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 
+#include "base/py/template.h"
 #include "muster/error.h"
 
 static const uint8_t replacement[] = { 0xef, 0xbf, 0xbd };
@@ -201,4 +204,20 @@ int tee_flush(struct tee *t, struct buf *out, struct buf *copy)
     const int rc = put_line(t, buf_span(&t->held), false, out, copy);
     buf_clear(&t->held);
     return rc;
+}
+
+int line_prefix(struct buf *out, const char *template, const char *role, int64_t rank,
+                int64_t local_rank, const char *hostname)
+{
+    char r[24], l[24];
+    const struct template_value values[] = { { "role_name", role },
+                                             { "rank", r },
+                                             { "local_rank", l },
+                                             { "hostname", hostname } };
+
+    (void)snprintf(r, sizeof r, "%" PRId64, rank);
+    (void)snprintf(l, sizeof l, "%" PRId64, local_rank);
+    if (!template || !*template)
+        return buf_printf(out, "[%s%s]:", role, l);
+    return template_expand(out, template, values, ARRAY_LEN(values));
 }

@@ -33,6 +33,11 @@ int tee_feed(struct tee *t, struct span bytes, struct buf *out, struct buf *copy
  * again, as with torch. */
 int tee_flush(struct tee *t, struct buf *out, struct buf *copy);
 
+/* Before each line of a worker: "[default0]:", or the user's template (NULL or empty:
+ * none). hostname is what gethostname() says, not the qualified name. */
+int line_prefix(struct buf *out, const char *template, const char *role, int64_t rank,
+                int64_t local_rank, const char *hostname);
+
 static inline bool tee_holds(const struct tee *t)
 {
     return buf_len(&t->held) > 0;

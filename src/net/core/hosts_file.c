@@ -26,7 +26,7 @@ static bool next_line(struct span *text, struct span *line)
     return true;
 }
 
-static bool next_word(struct span *line, struct span *word)
+static bool hosts_next_word(struct span *line, struct span *word)
 {
     while (line->n > 0 && is_blank(line->p[0]))
         *line = span_of(line->p + 1, line->n - 1);
@@ -50,10 +50,10 @@ static bool files_first(struct span nsswitch)
     struct span line, word;
 
     while (next_line(&nsswitch, &line)) {
-        if (!next_word(&line, &word) || !same_name(word, "hosts:"))
+        if (!hosts_next_word(&line, &word) || !same_name(word, "hosts:"))
             continue;
-        return next_word(&line, &word) && same_name(word, "files") &&
-               !(next_word(&line, &word) && word.p[0] == '[');
+        return hosts_next_word(&line, &word) && same_name(word, "files") &&
+               !(hosts_next_word(&line, &word) && word.p[0] == '[');
     }
     return false;
 }
@@ -63,7 +63,7 @@ struct address {
     uint8_t bytes[16];
 };
 
-static struct address parse(struct span word)
+static struct address hosts_parse(struct span word)
 {
     struct address a = { 0 };
     char text[INET6_ADDRSTRLEN + 1];
@@ -86,10 +86,10 @@ static bool only_address(struct span hosts, const char *name, struct address *ou
     size_t found = 0;
 
     while (next_line(&hosts, &line)) {
-        if (!next_word(&line, &word))
+        if (!hosts_next_word(&line, &word))
             continue;
-        const struct address a = parse(word);
-        while (a.family && next_word(&line, &word)) {
+        const struct address a = hosts_parse(word);
+        while (a.family && hosts_next_word(&line, &word)) {
             if (!same_name(word, name))
                 continue;
             *out = a;
@@ -111,20 +111,21 @@ static bool may_be_ipv4(const struct address *a)
 }
 
 /* The names of the first line that has the address. */
-static bool names_of(struct span hosts, const struct address *want, struct span *names)
+static bool hosts_names_of(struct span hosts, const struct address *want,
+                           struct span *names)
 {
     struct span line, word;
 
     while (next_line(&hosts, &line)) {
-        if (!next_word(&line, &word))
+        if (!hosts_next_word(&line, &word))
             continue;
-        const struct address a = parse(word);
+        const struct address a = hosts_parse(word);
         if (want->family == AF_INET && may_be_ipv4(&a))
             return false;
         if (a.family != want->family || memcmp(a.bytes, want->bytes, 16) != 0)
             continue;
         *names = line;
-        return next_word(&line, &word);
+        return hosts_next_word(&line, &word);
     }
     return false;
 }
@@ -138,11 +139,11 @@ bool hosts_fqdn(struct span nsswitch, struct span hosts, const char *name, char 
     /* A name that begins with a digit may be an address itself. */
     if (!*name || (*name >= '0' && *name <= '9') || strchr(name, ':') ||
         !files_first(nsswitch) || !only_address(hosts, name, &at) ||
-        !names_of(hosts, &at, &names) || !next_word(&names, &best))
+        !hosts_names_of(hosts, &at, &names) || !hosts_next_word(&names, &best))
         return false;
     /* Like Python, take the first name that has a dot, else the first. */
     for (word = best; !memchr(word.p, '.', word.n);)
-        if (!next_word(&names, &word)) {
+        if (!hosts_next_word(&names, &word)) {
             word = best;
             break;
         }

@@ -69,7 +69,7 @@ const struct interface *interface_with(const struct interfaces *all,
 #define LIST_MAX 700 /* what an error has room for; a machine may have hundreds */
 
 /* "eth0 10.1.0.7/16, lo 127.0.0.1/8", without link-local addresses. */
-static void list(struct buf *b, const struct interfaces *all)
+static void interfaces_list(struct buf *b, const struct interfaces *all)
 {
     for (size_t i = 0; i < all->count; i++) {
         const struct interface *e = &all->items[i];
@@ -115,13 +115,13 @@ static bool parse_network(const char *text, uint8_t ip[16], unsigned *bits)
     return *bits <= 128;
 }
 
-static int refuse(const struct interfaces *all, const char *net, const char *why,
-                  struct muster_error *err)
+static int interfaces_refuse(const struct interfaces *all, const char *net,
+                             const char *why, struct muster_error *err)
 {
     struct buf b;
 
     buf_init(&b, LIST_MAX + 100);
-    list(&b, all);
+    interfaces_list(&b, all);
     (void)buf_u8(&b, 0);
     const int rc =
         err_set(err, MUSTER_EINVAL, "--net=%s: %s. This machine has: %s", net, why,
@@ -147,13 +147,14 @@ int interface_chosen(const struct interfaces *all, const char *net,
             found = e;
     }
     if (!found)
-        return refuse(all, net,
-                      numeric ? "no interface has an address in it"
-                              : "there is no such interface, nor is it an address or a "
-                                "network like 10.1.0.0/16",
-                      err);
+        return interfaces_refuse(
+            all, net,
+            numeric ? "no interface has an address in it"
+                    : "there is no such interface, nor is it an address or a "
+                      "network like 10.1.0.0/16",
+            err);
     if (!found->up)
-        return refuse(all, net, "that interface is down", err);
+        return interfaces_refuse(all, net, "that interface is down", err);
     *out = found;
     return 0;
 }

@@ -70,7 +70,7 @@ struct cluster {
     size_t size;
 };
 
-static unsigned key_of(const struct numa_cpu *c, bool by_core)
+static unsigned cpu_key(const struct numa_cpu *c, bool by_core)
 {
     return by_core ? c->core : c->cache;
 }
@@ -87,10 +87,10 @@ static struct cluster *clusters_of(const struct numa_table *t, unsigned node,
 
         if (!usable(c, node))
             continue;
-        for (k = 0; k < n && all[k].key != key_of(c, by_core); k++)
+        for (k = 0; k < n && all[k].key != cpu_key(c, by_core); k++)
             ;
         if (k == n)
-            all[n++].key = key_of(c, by_core);
+            all[n++].key = cpu_key(c, by_core);
         all[k].size++;
     }
     *count = n;
@@ -101,7 +101,7 @@ static int add_cluster(const struct numa_table *t, unsigned node, bool by_core,
                        unsigned key, unsigned *chosen, int n)
 {
     for (size_t i = 0; i < t->count; i++)
-        if (usable(&t->cpus[i], node) && key_of(&t->cpus[i], by_core) == key)
+        if (usable(&t->cpus[i], node) && cpu_key(&t->cpus[i], by_core) == key)
             chosen[n++] = t->cpus[i].cpu;
     return n;
 }

@@ -1,9 +1,28 @@
-/* cas_node.c - a node's step machine: events in, effects out; see cas_node.h.
+/* cas_node.c - see cas_node.h. One node's loop on a shared state, in three files:
  *
- * Every turn is the same. Something is due, so we read the state, and cas_node_plan.c
- * decides what to do about it. Either the plan is written, or requests are answered
- * (here), news is told (cas_node_news.c) and the next read is scheduled
- * (cas_node_sync.c). This file has the requests, the timers and the entry points. */
+ *     cas_node.c       events in, requests of the agent, deadlines, how requests end
+ *     cas_node_sync.c  an answer of the backend: take it over, commit a plan, or pause
+ *     cas_node_plan.c  what to do about a fresh state, and what the agent is told of it
+ *
+ *     JOIN, LEAVE, CLOSE, TIMER, CHANGED --> READ_STATE --> STATE --> plan
+ *       plan has nothing to write: answer requests, WATCH, or read again when due
+ *       plan writes: WRITE_STATE --> WROTE won: plan again on what we wrote
+ *                                    WROTE lost: the answer has the state; pause, plan
+ *
+ * Rules, each with its reason:
+ *   - one request to the backend at a time, so that an answer can only mean that
+ *     one;
+ *   - all actions of a plan are one write: leaving a round and queueing for the next
+ *     must not be seen apart, and half as many writes compete;
+ *   - a write whose answer was lost may have happened: we read, and know our own
+ *     entry by its heartbeat, which nobody else writes;
+ *   - after a lost write a random pause, drawn from as many slots as there are
+ *     rivals, or N nodes would take N^2 writes to sit down;
+ *   - a peer is dead when its entry has not changed for the bound by our own
+ *     monotonic clock, since wall clocks of two machines cannot be compared;
+ *   - a member that has not been heard for too long stops by itself (fence.h) before
+ *     the others begin without it;
+ *   - memory that runs out is final: every later step says so. */
 #include "rendezvous/core/cas_node.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -36,7 +55,7 @@ int rdzv_new(const struct rdzv_config *cfg, struct rdzv **out, struct muster_err
     (void)rdzv_node_text(&r->self, r->self_text, sizeof r->self_text);
     r->settings = cfg->settings;
     r->poll_ms = cfg->poll_ms ? cfg->poll_ms : 1000;
-    r->trace = cfg->trace;
+    r->log = cfg->log;
     rdzv_state_init(&r->seen);
     r->completed = -1;
     buf_init(&r->value, SIZE_MAX);
@@ -87,12 +106,12 @@ bool rdzv_has_work(const struct rdzv *r)
     return r->mode != MODE_IDLE || r->leave.on || r->close.on || r->release_seat.on;
 }
 
-static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+static void cas_node_on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     assert(r->mode != MODE_JOINING);
-    trace(r->trace, TRACE_INFO,
-          "The node '%s' attempts to join the next round of the rendezvous '%s'.",
-          r->self_text, r->run_id);
+    log_line(r->log, LOG_INFO, AT_RENDEZVOUS,
+             "The node '%s' attempts to join the next round of the rendezvous '%s'.",
+             r->self_text, r->run_id);
     r->mode = MODE_JOINING;
     r->in_old_round = true;
     r->join_by_ms = now.mono_ms + r->settings.join_ms;
@@ -106,7 +125,7 @@ static void on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     rdzv_read_now(r, fx);
 }
 
-static void on_leave(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+static void cas_node_on_leave(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     if (r->mode == MODE_JOINING) {
         (void)err_set(&r->why, MUSTER_ECANCELED, "the join was given up");
@@ -121,7 +140,7 @@ static void on_leave(struct rdzv *r, struct now now, struct rdzv_fx *fx)
         rdzv_read_now(r, fx);
 }
 
-static void on_close(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+static void cas_node_on_close(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     r->close = (struct rdzv_request){ true, now.mono_ms + r->settings.close_ms };
     rdzv_read_now(r, fx);
@@ -183,7 +202,7 @@ static int cas_node_on_timer(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     return 0;
 }
 
-static void on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
+static void cas_node_on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     const uint64_t due = r->read_ms + rdzv_spacing_ms(r);
 
@@ -198,7 +217,8 @@ static void on_changed(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 /* The backend says that the node has ended, so we treat it as one that has been silent
  * for too long. It may have written a heartbeat before its end that we have not read
  * yet, so the first change from now on does not bring it back; the second one does. */
-static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+static void cas_node_on_gone(struct rdzv *r, const struct rdzv_event *ev,
+                             struct rdzv_fx *fx)
 {
     char text[sizeof r->self_text];
 
@@ -215,17 +235,18 @@ static void on_gone(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
     }
 }
 
-static int step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
+static int cas_node_take(struct rdzv *r, const struct rdzv_event *ev,
+                         struct rdzv_fx *fx)
 {
     switch (ev->kind) {
     case RDZV_EV_JOIN:
-        on_join(r, ev->now, fx);
+        cas_node_on_join(r, ev->now, fx);
         return 0;
     case RDZV_EV_LEAVE:
-        on_leave(r, ev->now, fx);
+        cas_node_on_leave(r, ev->now, fx);
         return 0;
     case RDZV_EV_CLOSE:
-        on_close(r, ev->now, fx);
+        cas_node_on_close(r, ev->now, fx);
         return 0;
     case RDZV_EV_STATE:
         return rdzv_on_state(r, ev, fx);
@@ -235,10 +256,10 @@ static int step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
         rdzv_on_failed(r, ev, fx);
         return 0;
     case RDZV_EV_CHANGED:
-        on_changed(r, ev->now, fx);
+        cas_node_on_changed(r, ev->now, fx);
         return 0;
     case RDZV_EV_GONE:
-        on_gone(r, ev, fx);
+        cas_node_on_gone(r, ev, fx);
         return 0;
     case RDZV_EV_TIMER:
         return cas_node_on_timer(r, ev->now, fx);
@@ -247,7 +268,7 @@ static int step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 }
 
 /* What holds between steps, whatever the backend answered. */
-static void check(const struct rdzv *r, const struct rdzv_fx *fx)
+static void cas_node_check(const struct rdzv *r, const struct rdzv_fx *fx)
 {
     assert(fx->count <= RDZV_FX_MAX);
     assert(r->mode != MODE_MEMBER || (r->was_member && r->roster.count > 0));
@@ -259,27 +280,31 @@ static void check(const struct rdzv *r, const struct rdzv_fx *fx)
 
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
-    const bool free =
-        r->busy == BUSY_NOT || ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE;
-    const uint64_t was_away_ms = r->away_ms;
-    int rc;
+    const bool answered = ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE;
+    const bool free = r->busy == BUSY_NOT || answered;
 
     fx->count = 0;
-    if (ev->kind == RDZV_EV_STATE || ev->kind == RDZV_EV_WROTE)
+    if (r->no_memory)
+        return MUSTER_ENOMEM;
+    if (answered)
         r->away_ms = ev->now.mono_ms - r->asked_ms;
-    rc = step(r, ev, fx);
-    check(r, fx);
-    if (rc < 0)
-        r->away_ms = was_away_ms;
-    if (rc == 0 && free && r->busy != BUSY_NOT && r->failures == 0)
+    if (cas_node_take(r, ev, fx) < 0) {
+        r->no_memory = true;
+        fx->count = 0;
+        return MUSTER_ENOMEM;
+    }
+    cas_node_check(r, fx);
+    if (free && r->busy != BUSY_NOT && r->failures == 0)
         r->asked_ms = ev->now.mono_ms;
-    return rc;
+    return 0;
 }
 
 uint64_t rdzv_deadline(const struct rdzv *r)
 {
     uint64_t due = r->busy == BUSY_NOT ? r->read_due_ms : MONO_NEVER;
 
+    if (r->no_memory)
+        return MONO_NEVER;
     if (r->leave.on)
         due = MIN_OF(due, r->leave.by_ms + 1);
     if (r->close.on)
@@ -350,8 +375,9 @@ void rdzv_done(struct rdzv *r, struct rdzv_request *request, enum rdzv_event_kin
     request->on = false;
     if (kind == RDZV_EV_CLOSE && code == 0) {
         r->closed_notified = true;
-        trace(r->trace, TRACE_INFO, "The node '%s' has closed the rendezvous '%s'.",
-              r->self_text, r->run_id);
+        log_line(r->log, LOG_INFO, AT_RENDEZVOUS,
+                 "The node '%s' has closed the rendezvous '%s'.", r->self_text,
+                 r->run_id);
     }
     e = rdzv_fx_add(fx, RDZV_FX_DONE);
     e->request = kind;
@@ -390,8 +416,8 @@ static void join_timed_out(struct rdzv *r, struct now now, struct rdzv_fx *fx)
     rdzv_refuse(r, now, MUSTER_ETIMEDOUT, fx);
 }
 
-static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
-                   struct rdzv_fx *fx)
+static void cas_node_joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
+                            struct rdzv_fx *fx)
 {
     struct rdzv_effect *e = rdzv_fx_add(fx, RDZV_FX_JOINED);
 
@@ -411,8 +437,8 @@ static void joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
         e->rank++;
         assert((size_t)e->rank < r->roster.count); /* The plan found us in it. */
     }
-    trace(
-        r->trace, TRACE_INFO,
+    log_line(
+        r->log, LOG_INFO, AT_RENDEZVOUS,
         "The node '%s' has joined round %lld of the rendezvous '%s' as rank %lld in a "
         "world of size %lld.",
         r->self_text, (long long)e->round, r->run_id, (long long)e->rank,
@@ -427,7 +453,7 @@ void rdzv_end_join(struct rdzv *r, struct rdzv_plan *p, struct now now,
         r->why = p->why;
         rdzv_refuse(r, now, p->refused, fx);
     } else if (p->end == RDZV_FINISH) {
-        joined(r, p, now, fx);
+        cas_node_joined(r, p, now, fx);
     } else if (p->end == RDZV_FAIL_TIMEOUT) {
         join_timed_out(r, now, fx);
     } else if (p->end == RDZV_FAIL_CLOSED) {

@@ -22,7 +22,7 @@
 #define RENDEZVOUS_CORE_CAS_NODE_H
 
 #include "base/base.h"
-#include "base/trace.h"
+#include "base/log.h"
 #include "muster/error.h"
 #include "rendezvous/core/decisions.h"
 #include "rendezvous/core/fence.h"
@@ -39,7 +39,7 @@ struct rdzv_config {
     struct rdzv_settings settings;
     uint64_t poll_ms; /* pause between reads while changes are not reported; 0: 1000 */
     uint64_t seed;    /* for the random pauses after a lost write */
-    const struct trace *trace; /* borrowed, may be NULL */
+    const struct log *log; /* borrowed, may be NULL */
 };
 
 int rdzv_new(const struct rdzv_config *cfg, struct rdzv **out,
@@ -128,8 +128,8 @@ struct rdzv_fx {
     size_t count;
 };
 
-/* Returns 0 with the effects in fx (cleared first), or MUSTER_ENOMEM with nothing
- * changed: the driver may give the same event again. */
+/* Returns 0 with the effects in fx (cleared first), or MUSTER_ENOMEM, with none. After
+ * that every step returns it, and r can only be freed. */
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx);
 
 /* When to send TIMER, by mono_ms; MONO_NEVER if nothing is due. */

@@ -35,8 +35,8 @@ struct rdzv_roster {
     int64_t round;
 };
 
-/* What we do about one state that we read. Making a plan changes nothing else, since
- * memory may run out on the way; a finished plan is committed as a whole. */
+/* What we do about one state that we read. Making a plan changes nothing else; a
+ * finished plan is committed as a whole, at once or after a pause. */
 struct rdzv_plan {
     bool writes;
     struct rdzv_state next; /* owned if writes: what the store should hold */
@@ -57,6 +57,8 @@ struct rdzv_plan {
 };
 
 struct rdzv {
+    bool no_memory; /* it has run out: every step says so */
+
     /* Fixed. */
     char *run_id; /* owned */
     char *addr;   /* owned; self.addr points to it */
@@ -64,7 +66,7 @@ struct rdzv {
     char self_text[128];
     struct rdzv_settings settings;
     uint64_t poll_ms;
-    const struct trace *trace; /* borrowed */
+    const struct log *log; /* borrowed */
 
     /* What the backend last said. */
     struct rdzv_state seen; /* as stored, including nodes that we take for dead */

@@ -162,25 +162,12 @@ void rdzv_commit(struct rdzv *r, struct rdzv_plan *p, struct now now,
         wait_for_change(r, now, fx);
 }
 
-/* A new token is mostly as long as the one before; then there is room for it. */
-static int set_token(struct rdzv *r, struct span token)
+static int set_bytes(struct buf *b, struct span to)
 {
-    struct buf fresh;
-
-    if (span_eq(token, buf_span(&r->token)))
+    if (span_eq(to, buf_span(b)))
         return 0;
-    if (token.n == buf_len(&r->token)) {
-        buf_clear(&r->token);
-        const int rc = buf_append_span(&r->token, token);
-        assert(rc == 0);
-        return rc;
-    }
-    buf_init(&fresh, SIZE_MAX);
-    if (buf_append_span(&fresh, token) < 0)
-        return MUSTER_ENOMEM;
-    buf_fini(&r->token);
-    r->token = fresh;
-    return 0;
+    buf_clear(b);
+    return buf_append_span(b, to);
 }
 
 /* The backend has answered, and the plan says what follows. Cannot fail. */
@@ -240,7 +227,7 @@ static void recognise_own_write(struct rdzv *r, const struct rdzv_state *s,
 static int on_unchanged(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
     struct rdzv_plan plan;
-    int rc = set_token(r, ev->token);
+    int rc = set_bytes(&r->token, ev->token);
 
     rdzv_extend_for_outage(r, ev->now.mono_ms);
     recognise_own_write(r, &r->seen, ev->now);
@@ -280,20 +267,19 @@ static bool take_beats(struct rdzv *r, const struct rdzv_event *ev)
     return rc == 0;
 }
 
-/* Takes over what the backend holds now and acts on it. */
+/* Takes over what the backend holds now and acts on it. The plan compares it with what
+ * was seen before. */
 int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
 {
+    const struct span none = { NULL, 0 };
     struct rdzv_state fresh;
     struct rdzv_plan plan;
-    struct buf value, token;
     struct muster_error why;
     int rc;
 
     if (ev->present && (span_eq(ev->value, buf_span(&r->value)) || take_beats(r, ev)))
         return on_unchanged(r, ev, fx);
     rdzv_state_init(&fresh);
-    buf_init(&value, SIZE_MAX);
-    buf_init(&token, SIZE_MAX);
     rc = ev->present ? pickle_read_text(ev->value, &fresh, &why) : 0;
     if (rc == MUSTER_ESTATE) {
         struct rdzv_event failed = {
@@ -302,28 +288,21 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
 
         return rdzv_step(r, &failed, fx);
     }
-    if (rc == 0 && ev->present)
-        rc = buf_append_span(&value, ev->value);
-    if (rc == 0 && ev->present)
-        rc = buf_append_span(&token, ev->token);
     if (rc == 0) {
         rdzv_observe(r, &fresh, ev->now);
         recognise_own_write(r, &fresh, ev->now);
         rc = rdzv_plan_make(r, &fresh, ev->now, &plan);
     }
-    if (rc < 0) {
-        rdzv_state_fini(&fresh);
-        buf_fini(&value);
-        buf_fini(&token);
-        return rc;
-    }
     rdzv_state_fini(&r->seen);
-    buf_fini(&r->value);
-    buf_fini(&r->token);
     r->seen = fresh;
-    r->value = value;
-    r->token = token;
     r->has_token = ev->present;
+    if (rc < 0)
+        return rc;
+    if (set_bytes(&r->value, ev->present ? ev->value : none) < 0 ||
+        set_bytes(&r->token, ev->present ? ev->token : none) < 0) {
+        rdzv_plan_fini(&plan);
+        return MUSTER_ENOMEM;
+    }
     act_on(r, &plan, ev->now, fx);
     return 0;
 }
@@ -332,12 +311,8 @@ int rdzv_on_state(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
 static int on_won(struct rdzv *r, const struct rdzv_event *ev)
 {
     struct rdzv_plan *did = &r->sent;
-    struct buf token;
 
     assert(did->writes && buf_len(&did->text) > 0);
-    buf_init(&token, SIZE_MAX);
-    if (buf_append_span(&token, ev->token) < 0)
-        return MUSTER_ENOMEM;
     rdzv_observe(r, &did->next, ev->now);
     if (did->next.complete && !(r->seen.complete && r->seen.round == did->next.round))
         r->completed = did->next.round;
@@ -347,15 +322,13 @@ static int on_won(struct rdzv *r, const struct rdzv_event *ev)
     buf_fini(&r->value);
     r->value = did->text;
     buf_init(&did->text, SIZE_MAX);
-    buf_fini(&r->token);
-    r->token = token;
     r->has_token = true;
     r->read_ms = ev->now.mono_ms;
     r->busy = BUSY_NOT;
     r->losses = r->failures = 0;
     r->backend_notified = false;
     on_write_taken(r, ev->now);
-    return 0;
+    return set_bytes(&r->token, ev->token);
 }
 
 int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *fx)
@@ -368,15 +341,13 @@ int rdzv_on_wrote(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx *f
                                ? MIN_OF(r->quickest_write_ms, r->write_took_ms)
                                : r->write_took_ms;
     if (!ev->won) {
-        trace(
-            r->trace, TRACE_DEBUG,
+        log_line(
+            r->log, LOG_DEBUG, AT_RENDEZVOUS,
             "The node '%s' has a stale state and failed to sync its local changes with "
             "other nodes in the rendezvous '%s'.",
             r->self_text, r->run_id);
         r->losses++;
-        rc = rdzv_on_state(r, ev, fx);
-        r->losses -= rc < 0; /* The driver will repeat this event. */
-        return rc;
+        return rdzv_on_state(r, ev, fx);
     }
     if (r->sent.writes) {
         rc = on_won(r, ev);
@@ -402,9 +373,9 @@ void rdzv_on_failed(struct rdzv *r, const struct rdzv_event *ev, struct rdzv_fx 
     r->write_unsure |= r->busy == BUSY_WRITING && r->sent.seated;
     r->busy = BUSY_NOT;
     r->failures++;
-    trace(r->trace, TRACE_WARN,
-          "The node '%s' has failed to sync with the rendezvous '%s': %s", r->self_text,
-          r->run_id, text);
+    log_line(r->log, LOG_WARN, AT_RENDEZVOUS,
+             "The node '%s' has failed to sync with the rendezvous '%s': %s",
+             r->self_text, r->run_id, text);
     (void)err_set(&r->why, code, "%s", text);
     if (r->mode == MODE_MEMBER && !r->backend_notified) {
         r->backend_notified = true;

@@ -41,6 +41,14 @@ void fence_unanswered(struct fence *f)
     f->sent_ms = MONO_NEVER;
 }
 
+void fence_absent(struct fence *f, uint64_t now_ms)
+{
+    if (f->asked || now_ms < f->due_ms || now_ms - f->due_ms >= f->margin_ms)
+        return;
+    f->asked = true;
+    f->due_ms = now_ms + (f->due_ms + f->margin_ms - now_ms) / 2;
+}
+
 bool fence_passed(struct fence *f, uint64_t now_ms)
 {
     if (now_ms < f->due_ms)

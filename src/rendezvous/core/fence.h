@@ -13,7 +13,7 @@
  * answers for another margin_ms.
  *
  * Pure. Times are mono_ms. A node has one fence for each thing that the others judge it
- * by: etcd/core/lease.c, core/cas_node.c, core/member.c. */
+ * by: etcd/core/lease.c, core/cas_node.c, job/core/session_core.c. */
 #ifndef RENDEZVOUS_CORE_FENCE_H
 #define RENDEZVOUS_CORE_FENCE_H
 
@@ -39,6 +39,11 @@ void fence_init_beats(struct fence *f, uint64_t interval_ms, uint64_t dead_after
 void fence_sent(struct fence *f, uint64_t now_ms);
 void fence_answered(struct fence *f);   /* the oldest one that had no answer */
 void fence_unanswered(struct fence *f); /* nor will it come: forgets what was sent */
+
+/* This process has been away until now. If the time came meanwhile and the limit has
+ * not passed, half of what is left of it is for an answer, and the rest for the
+ * workers. */
+void fence_absent(struct fence *f, uint64_t now_ms);
 
 /* True once when the time is over, until the next answer. */
 bool fence_passed(struct fence *f, uint64_t now_ms);

@@ -72,8 +72,8 @@ static void check_clock(const struct rdzv *r, struct participant *m, struct now 
     if (m->warned || (ahead_us <= SKEW_US && ahead_us >= -SKEW_US - gap_us))
         return;
     m->warned = true;
-    trace(
-        r->trace, TRACE_WARN,
+    log_line(
+        r->log, LOG_WARN, AT_RENDEZVOUS,
         "the clock of node '%s' is %.1f s %s ours: torchrun's nodes compare clocks and "
         "drop nodes that are more than %llu s off; synchronise them (NTP)",
         rdzv_node_text(&m->node, text, sizeof text),

@@ -19,8 +19,8 @@
 
 void master_addr_reset(struct master_addr *m)
 {
-    talk_fini(&m->talk);
-    talk_init(&m->talk);
+    dialogue_fini(&m->dialogue);
+    dialogue_init(&m->dialogue);
     m->back = 0;
     m->remembered |= !m->all_read;
 }
@@ -79,7 +79,7 @@ static void take(struct master_addr *m, const struct master_address *at)
     m->known = *at;
 }
 
-static int fail(const struct master_addr *m, struct talk_fx *fx, int code,
+static int fail(const struct master_addr *m, struct dialogue_fx *fx, int code,
                 const char *fmt, ...)
 {
     struct muster_error why;
@@ -88,10 +88,10 @@ static int fail(const struct master_addr *m, struct talk_fx *fx, int code,
     va_start(args, fmt);
     (void)vsnprintf(why.text, sizeof why.text, fmt, args);
     va_end(args);
-    return talk_fail(fx, code,
-                     "agreeing on MASTER_ADDR in round %" PRIu64
-                     " of run '%.200s': %.700s",
-                     m->round, m->run_id, why.text);
+    return dialogue_fail(fx, code,
+                         "agreeing on MASTER_ADDR in round %" PRIu64
+                         " of run '%.200s': %.700s",
+                         m->round, m->run_id, why.text);
 }
 
 /* ---- the two keys of a round ---- */
@@ -155,9 +155,9 @@ static bool parse(const struct c10d_reply *reply, struct master_address *out)
 /* ---- questions ---- */
 
 /* A SET has no answer, so rank 0 checks in the same request that its keys are there. */
-static int ask_publish(struct master_addr *m, struct now now, struct talk_fx *fx)
+static int ask_publish(struct master_addr *m, struct now now, struct dialogue_fx *fx)
 {
-    struct talk *t = &m->talk;
+    struct store_dialogue *t = &m->dialogue;
     struct buf list, keys;
 
     buf_init(&list, SIZE_MAX);
@@ -169,7 +169,7 @@ static int ask_publish(struct master_addr *m, struct now now, struct talk_fx *fx
         return MUSTER_ENOMEM;
     }
     m->stage = MASTER_PUBLISHING;
-    talk_ask(t, &list, &keys, 2, false, now, fx);
+    dialogue_ask(t, &list, &keys, 2, false, now, fx);
     t->parts[0] = (struct c10d_request){ .op = C10D_MULTI_SET,
                                          .list = { buf_span(&t->list), 2 } };
     t->parts[1] =
@@ -178,9 +178,9 @@ static int ask_publish(struct master_addr *m, struct now now, struct talk_fx *fx
 }
 
 static int ask_keys(struct master_addr *m, enum master_stage stage, uint64_t round,
-                    struct now now, struct talk_fx *fx)
+                    struct now now, struct dialogue_fx *fx)
 {
-    struct talk *t = &m->talk;
+    struct store_dialogue *t = &m->dialogue;
     struct buf keys;
 
     buf_init(&keys, SIZE_MAX);
@@ -189,7 +189,7 @@ static int ask_keys(struct master_addr *m, enum master_stage stage, uint64_t rou
         return MUSTER_ENOMEM;
     }
     m->stage = stage;
-    talk_ask(t, &keys, NULL, 1, stage != MASTER_CHECKING, now, fx);
+    dialogue_ask(t, &keys, NULL, 1, stage != MASTER_CHECKING, now, fx);
     t->parts[0] = (struct c10d_request){
         .op = stage == MASTER_CHECKING ? C10D_CHECK : C10D_MULTI_GET,
         .list = { buf_span(&t->list), 2 },
@@ -198,22 +198,22 @@ static int ask_keys(struct master_addr *m, enum master_stage stage, uint64_t rou
 }
 
 static int act(struct master_addr *m, enum master_stage stage, enum master_do what,
-               struct talk_fx *fx)
+               struct dialogue_fx *fx)
 {
     m->stage = stage;
-    m->talk.asking = true;
-    fx->kind = TALK_DO;
+    m->dialogue.asking = true;
+    fx->kind = DIALOGUE_DO;
     fx->what = (int)what;
     return 0;
 }
 
-static int serve(struct master_addr *m, struct talk_fx *fx)
+static int serve(struct master_addr *m, struct dialogue_fx *fx)
 {
     return act(m, MASTER_SERVING, m->share ? MASTER_SERVE : MASTER_FREE_PORT, fx);
 }
 
 static int probe(struct master_addr *m, const struct master_address *at,
-                 struct talk_fx *fx)
+                 struct dialogue_fx *fx)
 {
     m->found = *at;
     return act(m, MASTER_PROBING, MASTER_PROBE, fx);
@@ -222,7 +222,7 @@ static int probe(struct master_addr *m, const struct master_address *at,
 /* Looks one round further back. If there is none, rank 0 serves a store and the others
  * go on waiting. */
 static int look_back(struct master_addr *m, uint64_t before, struct now now,
-                     struct talk_fx *fx)
+                     struct dialogue_fx *fx)
 {
     int rc;
 
@@ -237,13 +237,14 @@ static int look_back(struct master_addr *m, uint64_t before, struct now now,
     return ask_keys(m, MASTER_WAITING, m->round, now, fx);
 }
 
-static int begin(struct master_addr *m, struct now now, struct talk_fx *fx)
+static int begin(struct master_addr *m, struct now now, struct dialogue_fx *fx)
 {
     const bool known = m->known.host[0] != '\0';
 
     if (m->rank != 0 && m->share && !m->all_read && known &&
         owner_is(m, &m->members[0])) {
-        fx->kind = TALK_DONE; /* It keeps its server; torch's does not publish again. */
+        fx->kind =
+            DIALOGUE_DONE; /* It keeps its server; torch's does not publish again. */
         return 0;
     }
     if (m->rank != 0)
@@ -259,7 +260,7 @@ static int begin(struct master_addr *m, struct now now, struct talk_fx *fx)
 
 /* ---- answers ---- */
 
-static int time_is_up(const struct master_addr *m, struct talk_fx *fx)
+static int time_is_up(const struct master_addr *m, struct dialogue_fx *fx)
 {
     return fail(m, fx, MUSTER_ETIMEDOUT,
                 "rank 0 ('%.*s') has not published it within %" PRIu64 " s",
@@ -270,12 +271,12 @@ static int time_is_up(const struct master_addr *m, struct talk_fx *fx)
 /* What rank 0 had published may have been lost with the store's server. */
 static bool is_stranded(const struct master_addr *m, struct now now)
 {
-    return m->rank != 0 && m->talk.broke_ms != MONO_NEVER &&
-           now.mono_ms - m->talk.broke_ms >= REJOIN_MS;
+    return m->rank != 0 && m->dialogue.broke_ms != MONO_NEVER &&
+           now.mono_ms - m->dialogue.broke_ms >= REJOIN_MS;
 }
 
-static int master_addr_on_waited(struct master_addr *m, const struct talk_event *ev,
-                                 struct talk_fx *fx)
+static int master_addr_on_waited(struct master_addr *m, const struct dialogue_event *ev,
+                                 struct dialogue_fx *fx)
 {
     struct master_address at;
 
@@ -283,13 +284,13 @@ static int master_addr_on_waited(struct master_addr *m, const struct talk_event 
         if (!parse(ev->reply, &at))
             return fail(m, fx, MUSTER_ESTATE, "what the store holds is not an address");
         take(m, &at);
-        fx->kind = TALK_DONE;
+        fx->kind = DIALOGUE_DONE;
         return 0;
     }
-    if (ev->now.mono_ms >= m->talk.by_ms)
+    if (ev->now.mono_ms >= m->dialogue.by_ms)
         return time_is_up(m, fx);
     if (is_stranded(m, ev->now)) {
-        fx->kind = TALK_REJOIN;
+        fx->kind = DIALOGUE_REJOIN;
         return 0;
     }
     if (m->share && !m->all_read && m->round > 0 &&
@@ -300,8 +301,8 @@ static int master_addr_on_waited(struct master_addr *m, const struct talk_event 
 
 /* If rank 0 is torch's, only its own address counts. If we are a new rank 0, we may
  * take over the address of any node in the round. */
-static int on_older(struct master_addr *m, const struct talk_event *ev,
-                    struct talk_fx *fx)
+static int on_older(struct master_addr *m, const struct dialogue_event *ev,
+                    struct dialogue_fx *fx)
 {
     struct master_address at;
 
@@ -312,8 +313,8 @@ static int on_older(struct master_addr *m, const struct talk_event *ev,
     return look_back(m, m->back, ev->now, fx);
 }
 
-static int on_probed(struct master_addr *m, const struct talk_event *ev,
-                     struct talk_fx *fx)
+static int on_probed(struct master_addr *m, const struct dialogue_event *ev,
+                     struct dialogue_fx *fx)
 {
     const struct master_addr before = *m;
     int rc;
@@ -322,7 +323,7 @@ static int on_probed(struct master_addr *m, const struct talk_event *ev,
         return look_back(m, m->back, ev->now, fx);
     take(m, &m->found);
     if (m->rank != 0) {
-        fx->kind = TALK_DONE;
+        fx->kind = DIALOGUE_DONE;
         return 0;
     }
     rc = ask_publish(m, ev->now, fx);
@@ -331,8 +332,8 @@ static int on_probed(struct master_addr *m, const struct talk_event *ev,
     return rc;
 }
 
-static int on_served(struct master_addr *m, const struct talk_event *ev,
-                     struct talk_fx *fx)
+static int on_served(struct master_addr *m, const struct dialogue_event *ev,
+                     struct dialogue_fx *fx)
 {
     const struct master_addr before = *m;
     struct master_address own;
@@ -352,19 +353,19 @@ static int on_served(struct master_addr *m, const struct talk_event *ev,
     return rc;
 }
 
-static int master_addr_on_answer(struct master_addr *m, const struct talk_event *ev,
-                                 struct talk_fx *fx)
+static int master_addr_on_answer(struct master_addr *m, const struct dialogue_event *ev,
+                                 struct dialogue_fx *fx)
 {
     const bool own = m->stage == MASTER_SERVING || m->stage == MASTER_PROBING;
 
-    assert(m->talk.asking);
-    if (!own && talk_is_broken(ev->status)) {
+    assert(m->dialogue.asking);
+    if (!own && dialogue_is_broken(ev->status)) {
         if (is_stranded(m, ev->now))
-            fx->kind = TALK_REJOIN;
-        else if (ev->now.mono_ms >= m->talk.by_ms)
+            fx->kind = DIALOGUE_REJOIN;
+        else if (ev->now.mono_ms >= m->dialogue.by_ms)
             return fail(m, fx, ev->status, "%s", ev->text);
         else
-            talk_again(&m->talk, ev->now, fx);
+            dialogue_again(&m->dialogue, ev->now, fx);
         return 0;
     }
     if (!own && ev->status < 0 && ev->status != MUSTER_ETIMEDOUT)
@@ -376,7 +377,7 @@ static int master_addr_on_answer(struct master_addr *m, const struct talk_event 
         if (ev->reply->number != 0)
             return fail(m, fx, MUSTER_ESTATE,
                         "the store does not keep the address that rank 0 set");
-        fx->kind = TALK_DONE;
+        fx->kind = DIALOGUE_DONE;
         return 0;
     case MASTER_WAITING:
         return master_addr_on_waited(m, ev, fx);
@@ -392,9 +393,9 @@ static int master_addr_on_answer(struct master_addr *m, const struct talk_event 
     return 0;
 }
 
-static int ask_again(struct master_addr *m, struct now now, struct talk_fx *fx)
+static int ask_again(struct master_addr *m, struct now now, struct dialogue_fx *fx)
 {
-    if (now.mono_ms >= m->talk.by_ms)
+    if (now.mono_ms >= m->dialogue.by_ms)
         return fail(m, fx, MUSTER_ETIMEDOUT,
                     "the store could not be reached within "
                     "%" PRIu64 " s",
@@ -405,14 +406,15 @@ static int ask_again(struct master_addr *m, struct now now, struct talk_fx *fx)
                     fx);
 }
 
-int master_addr_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx)
+int master_addr_step(struct store_dialogue *t, const struct dialogue_event *ev,
+                     struct dialogue_fx *fx)
 {
-    struct master_addr *m = CONTAINER_OF(t, struct master_addr, talk);
+    struct master_addr *m = CONTAINER_OF(t, struct master_addr, dialogue);
     int rc;
 
     assert(m->count > 0 && m->rank >= 0);
     switch (ev->kind) {
-    case TALK_BEGIN:
+    case DIALOGUE_BEGIN:
         assert(t->by_ms == MONO_NEVER);
         t->by_ms = ev->now.mono_ms + m->timeout_ms;
         rc = begin(m, ev->now, fx);
@@ -421,9 +423,9 @@ int master_addr_step(struct talk *t, const struct talk_event *ev, struct talk_fx
         else
             m->started_ms = ev->now.mono_ms;
         return rc;
-    case TALK_ANSWER:
+    case DIALOGUE_ANSWER:
         return master_addr_on_answer(m, ev, fx);
-    case TALK_TIMER:
+    case DIALOGUE_TIMER:
         assert(!t->asking);
         return ask_again(m, ev->now, fx);
     }

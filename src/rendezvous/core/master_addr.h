@@ -21,7 +21,7 @@
 #define RENDEZVOUS_CORE_MASTER_ADDR_H
 
 #include "rendezvous/core/state.h"
-#include "store/core/talk.h"
+#include "store/core/dialogue.h"
 
 #define MASTER_HOST_MAX 1024u
 #define MASTER_MAX_BACK 64u /* how many rounds to look back for an address */
@@ -48,7 +48,7 @@ enum master_do {
 };
 
 struct master_addr {
-    struct talk talk; /* first */
+    struct store_dialogue dialogue; /* first */
     /* Fixed, set by the caller; texts borrowed: */
     const char *run_id;
     char addr[MASTER_HOST_MAX + 1]; /* our own, to be published */
@@ -82,8 +82,9 @@ void master_addr_reset(struct master_addr *m);
 bool master_addr_moves(const struct master_addr *m);
 
 /* Ends with DONE (known), FAILED, or REJOIN if the store was restarted and lost what
- * rank 0 had published. A talk_step. */
-int master_addr_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx);
+ * rank 0 had published. A dialogue_step. */
+int master_addr_step(struct store_dialogue *t, const struct dialogue_event *ev,
+                     struct dialogue_fx *fx);
 
 /* Adds to a c10d list the keys that rank 0 should delete once its own are published:
  * those of the latest round that nobody will look at any more, if there is one. torch

@@ -152,20 +152,21 @@ struct rank_range ranks_identical(int64_t agent_rank, int64_t agents, int64_t np
 
 /* ---- the exchange ---- */
 
-static struct rank_exchange *exchange_of(struct talk *t)
+static struct rank_exchange *exchange_of(struct store_dialogue *t)
 {
-    return CONTAINER_OF(t, struct rank_exchange, talk);
+    return CONTAINER_OF(t, struct rank_exchange, dialogue);
 }
 
-static struct span key_of(struct talk *t, size_t part, const char *prefix, int64_t rank)
+static struct span key_of(struct store_dialogue *t, size_t part, const char *prefix,
+                          int64_t rank)
 {
-    (void)snprintf(t->key[part], TALK_KEY, "%s%" PRId64, prefix, rank);
+    (void)snprintf(t->key[part], DIALOGUE_KEY, "%s%" PRId64, prefix, rank);
     return span_str(t->key[part]);
 }
 
 static int add_key(struct buf *list, const char *prefix, size_t rank)
 {
-    char key[TALK_KEY];
+    char key[DIALOGUE_KEY];
 
     (void)snprintf(key, sizeof key, "%s%zu", prefix, rank);
     return c10d_list_add(list, span_str(key));
@@ -173,9 +174,9 @@ static int add_key(struct buf *list, const char *prefix, size_t rank)
 
 /* Says who we are; and in the same breath rank 0 waits for what all say, the others
  * wait for their ranks. Said again, it changes nothing. */
-static int ask_first(struct rank_exchange *x, struct now now, struct talk_fx *fx)
+static int ask_first(struct rank_exchange *x, struct now now, struct dialogue_fx *fx)
 {
-    struct talk *t = &x->talk;
+    struct store_dialogue *t = &x->dialogue;
     struct buf list, value;
     int rc;
 
@@ -190,7 +191,7 @@ static int ask_first(struct rank_exchange *x, struct now now, struct talk_fx *fx
         return MUSTER_ENOMEM;
     }
     x->sharing = false;
-    talk_ask(t, &list, &value, 2, true, now, fx);
+    dialogue_ask(t, &list, &value, 2, true, now, fx);
     t->parts[0] = (struct c10d_request){ .op = C10D_SET,
                                          .key = key_of(t, 0, RANKS_ROLE_KEY, x->rank),
                                          .value = buf_span(&t->value) };
@@ -263,10 +264,10 @@ static int assign_all(const struct rank_exchange *x, const struct c10d_reply *re
 
 /* Rank 0 knows them all now: it decides and tells. It then reads its own as the others
  * do, since a SET is not answered: only so does it know that the store has them. */
-static int share(struct rank_exchange *x, const struct talk_event *ev,
-                 struct talk_fx *fx)
+static int share(struct rank_exchange *x, const struct dialogue_event *ev,
+                 struct dialogue_fx *fx)
 {
-    struct talk *t = &x->talk;
+    struct store_dialogue *t = &x->dialogue;
     struct muster_error err = { 0 };
     struct buf list;
     int rc;
@@ -279,9 +280,9 @@ static int share(struct rank_exchange *x, const struct talk_event *ev,
     if (rc == MUSTER_ENOMEM)
         return rc;
     if (rc < 0)
-        return talk_fail(fx, rc, "%s", err.text);
+        return dialogue_fail(fx, rc, "%s", err.text);
     x->sharing = true;
-    talk_ask(t, &list, NULL, 2, true, ev->now, fx);
+    dialogue_ask(t, &list, NULL, 2, true, ev->now, fx);
     t->parts[0] =
         (struct c10d_request){ .op = C10D_MULTI_SET,
                                .list = { buf_span(&t->list), (size_t)x->world } };
@@ -291,24 +292,24 @@ static int share(struct rank_exchange *x, const struct talk_event *ev,
     return 0;
 }
 
-static int exchange_timed_out(const struct rank_exchange *x, struct talk_fx *fx)
+static int exchange_timed_out(const struct rank_exchange *x, struct dialogue_fx *fx)
 {
-    assert(x->talk.by_ms != MONO_NEVER);
-    return talk_fail(fx, MUSTER_ETIMEDOUT,
-                     x->rank == 0
-                         ? "agreeing on ranks timed out: not every node of %" PRId64
-                           " has told its workers within %" PRIu64 " s"
-                         : "agreeing on ranks timed out: rank 0 of %" PRId64
-                           " nodes has assigned none within %" PRIu64 " s",
-                     x->world, x->timeout_ms / 1000);
+    assert(x->dialogue.by_ms != MONO_NEVER);
+    return dialogue_fail(fx, MUSTER_ETIMEDOUT,
+                         x->rank == 0
+                             ? "agreeing on ranks timed out: not every node of %" PRId64
+                               " has told its workers within %" PRIu64 " s"
+                             : "agreeing on ranks timed out: rank 0 of %" PRId64
+                               " nodes has assigned none within %" PRIu64 " s",
+                         x->world, x->timeout_ms / 1000);
 }
 
 /* No answer yet: the deadline may have come, or the time to look for the others in
  * another round. */
 static bool exchange_over(const struct rank_exchange *x, struct now now,
-                          struct talk_fx *fx)
+                          struct dialogue_fx *fx)
 {
-    const struct talk *t = &x->talk;
+    const struct store_dialogue *t = &x->dialogue;
 
     if (now.mono_ms >= t->by_ms) {
         (void)exchange_timed_out(x, fx);
@@ -317,64 +318,65 @@ static bool exchange_over(const struct rank_exchange *x, struct now now,
     if (!x->can_rejoin || t->broke_ms == MONO_NEVER ||
         now.mono_ms - t->broke_ms < EXCHANGE_PATIENCE_MS)
         return false;
-    fx->kind = TALK_REJOIN;
+    fx->kind = DIALOGUE_REJOIN;
     return true;
 }
 
-static int exchange_answer(struct rank_exchange *x, const struct talk_event *ev,
-                           struct talk_fx *fx)
+static int exchange_answer(struct rank_exchange *x, const struct dialogue_event *ev,
+                           struct dialogue_fx *fx)
 {
     struct muster_error err;
     int rc;
 
-    assert(x->talk.asking);
-    if (talk_is_broken(ev->status) || ev->status == MUSTER_ETIMEDOUT) {
+    assert(x->dialogue.asking);
+    if (dialogue_is_broken(ev->status) || ev->status == MUSTER_ETIMEDOUT) {
         if (exchange_over(x, ev->now, fx))
             return 0;
         if (ev->status == MUSTER_ETIMEDOUT)
             return ask_first(x, ev->now, fx);
-        talk_again(&x->talk, ev->now, fx);
+        dialogue_again(&x->dialogue, ev->now, fx);
         return 0;
     }
     if (ev->status < 0)
-        return talk_fail(fx, ev->status, "agreeing on ranks: %s", ev->text);
+        return dialogue_fail(fx, ev->status, "agreeing on ranks: %s", ev->text);
     if (x->rank == 0 && !x->sharing)
         return share(x, ev, fx);
     if (ev->reply->value.n == 0 && x->can_rejoin) {
         fx->kind =
-            TALK_REJOIN; /* The store has forgotten the round: it is long over. */
+            DIALOGUE_REJOIN; /* The store has forgotten the round: it is long over. */
         return 0;
     }
     rc = rank_range_parse(&x->range, ev->reply->value, &err);
     if (rc < 0)
-        return talk_fail(fx, rc, "%s", err.text);
+        return dialogue_fail(fx, rc, "%s", err.text);
     if (x->range.world_size - x->range.base_rank < x->nproc ||
         x->range.role_world_size - x->range.base_role_rank < x->nproc)
-        return talk_fail(fx, MUSTER_EPROTO,
-                         "rank 0 has assigned ranks from %" PRId64 " of %" PRId64
-                         " to this node, which has %" PRId64 " workers\n" FOREIGN,
-                         x->range.base_rank, x->range.world_size, x->nproc);
-    fx->kind = TALK_DONE;
+        return dialogue_fail(fx, MUSTER_EPROTO,
+                             "rank 0 has assigned ranks from %" PRId64 " of %" PRId64
+                             " to this node, which has %" PRId64 " workers\n" FOREIGN,
+                             x->range.base_rank, x->range.world_size, x->nproc);
+    fx->kind = DIALOGUE_DONE;
     return 0;
 }
 
-int rank_exchange_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx)
+int rank_exchange_step(struct store_dialogue *t, const struct dialogue_event *ev,
+                       struct dialogue_fx *fx)
 {
     struct rank_exchange *x = exchange_of(t);
     int rc;
 
     assert(x->world > 1 && x->rank >= 0 && x->rank < x->world);
     switch (ev->kind) {
-    case TALK_BEGIN:
+    case DIALOGUE_BEGIN:
         assert(t->by_ms == MONO_NEVER);
         t->by_ms = ev->now.mono_ms + x->timeout_ms;
         rc = ask_first(x, ev->now, fx);
         if (rc < 0)
             t->by_ms = MONO_NEVER;
         return rc;
-    case TALK_ANSWER:
+    case DIALOGUE_ANSWER:
         return exchange_answer(x, ev, fx);
-    case TALK_TIMER:
+    case DIALOGUE_TIMER:
         assert(!t->asking);
         return exchange_over(x, ev->now, fx) ? 0 : ask_first(x, ev->now, fx);
     }
@@ -384,9 +386,9 @@ int rank_exchange_step(struct talk *t, const struct talk_event *ev, struct talk_
 /* ---- the exit barrier ---- */
 
 static int barrier_ask(struct exit_barrier *b, enum barrier_stage stage, struct now now,
-                       struct talk_fx *fx)
+                       struct dialogue_fx *fx)
 {
-    struct talk *t = &b->talk;
+    struct store_dialogue *t = &b->dialogue;
     const struct span last = span_str(RANKS_LAST_KEY);
     const bool wait = stage == BARRIER_OPEN || stage == BARRIER_WAIT;
     const size_t parts = stage == BARRIER_COUNT || stage == BARRIER_OPEN ? 2 : 1;
@@ -405,7 +407,7 @@ static int barrier_ask(struct exit_barrier *b, enum barrier_stage stage, struct 
         return MUSTER_ENOMEM;
     }
     b->stage = stage;
-    talk_ask(t, &list, NULL, parts, wait, now, fx);
+    dialogue_ask(t, &list, NULL, parts, wait, now, fx);
     switch (stage) {
     case BARRIER_COUNT: /* The mark first: without it we have not been counted. */
         t->parts[0] = (struct c10d_request){
@@ -443,8 +445,8 @@ static int barrier_ask(struct exit_barrier *b, enum barrier_stage stage, struct 
 }
 
 /* The store has answered. */
-static int barrier_next(struct exit_barrier *b, const struct talk_event *ev,
-                        struct talk_fx *fx)
+static int barrier_next(struct exit_barrier *b, const struct dialogue_event *ev,
+                        struct dialogue_fx *fx)
 {
     assert(ev->reply);
     switch (b->stage) {
@@ -461,29 +463,30 @@ static int barrier_next(struct exit_barrier *b, const struct talk_event *ev,
                            ev->now, fx);
     case BARRIER_OPEN:
     case BARRIER_WAIT:
-        fx->kind = TALK_DONE;
+        fx->kind = DIALOGUE_DONE;
         return 0;
     }
     return 0;
 }
 
-static int barrier_answer(struct exit_barrier *b, const struct talk_event *ev,
-                          struct talk_fx *fx)
+static int barrier_answer(struct exit_barrier *b, const struct dialogue_event *ev,
+                          struct dialogue_fx *fx)
 {
     int rc;
 
-    assert(b->talk.asking);
-    if (ev->now.mono_ms >= b->talk.by_ms && ev->status < 0)
-        return talk_fail(fx, MUSTER_ETIMEDOUT,
-                         "not all of %" PRId64 " nodes came to the exit barrier within "
-                         "%u s",
-                         b->world, BARRIER_MS / 1000);
-    if (talk_is_broken(ev->status)) {
-        if (b->gives_up && b->talk.broke_ms != MONO_NEVER &&
-            ev->now.mono_ms - b->talk.broke_ms >= BARRIER_AWAY_MS)
-            return talk_fail(fx, ev->status, "%s", ev->text);
+    assert(b->dialogue.asking);
+    if (ev->now.mono_ms >= b->dialogue.by_ms && ev->status < 0)
+        return dialogue_fail(fx, MUSTER_ETIMEDOUT,
+                             "not all of %" PRId64
+                             " nodes came to the exit barrier within "
+                             "%u s",
+                             b->world, BARRIER_MS / 1000);
+    if (dialogue_is_broken(ev->status)) {
+        if (b->gives_up && b->dialogue.broke_ms != MONO_NEVER &&
+            ev->now.mono_ms - b->dialogue.broke_ms >= BARRIER_AWAY_MS)
+            return dialogue_fail(fx, ev->status, "%s", ev->text);
         b->stage = BARRIER_LOOK; /* Whether we were counted is not known. */
-        talk_again(&b->talk, ev->now, fx);
+        dialogue_again(&b->dialogue, ev->now, fx);
         return 0;
     }
     if (ev->status == MUSTER_ETIMEDOUT)
@@ -491,35 +494,37 @@ static int barrier_answer(struct exit_barrier *b, const struct talk_event *ev,
          * so the marks decide. torchrun's nodes leave none: then the count does. */
         return barrier_ask(b, b->rank == 0 ? BARRIER_MARKS : BARRIER_WAIT, ev->now, fx);
     if (ev->status < 0)
-        return talk_fail(fx, ev->status, "%s", ev->text);
+        return dialogue_fail(fx, ev->status, "%s", ev->text);
     rc = barrier_next(b, ev, fx);
     if (rc == 0) {
-        b->talk.broke_ms = MONO_NEVER;
-        b->talk.failures = 0;
+        b->dialogue.broke_ms = MONO_NEVER;
+        b->dialogue.failures = 0;
     }
     return rc;
 }
 
-int exit_barrier_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx)
+int exit_barrier_step(struct store_dialogue *t, const struct dialogue_event *ev,
+                      struct dialogue_fx *fx)
 {
-    struct exit_barrier *b = CONTAINER_OF(t, struct exit_barrier, talk);
+    struct exit_barrier *b = CONTAINER_OF(t, struct exit_barrier, dialogue);
     int rc;
 
     assert(b->world > 1 && b->rank >= 0 && b->rank < b->world);
     switch (ev->kind) {
-    case TALK_BEGIN:
+    case DIALOGUE_BEGIN:
         assert(t->by_ms == MONO_NEVER);
         t->by_ms = ev->now.mono_ms + BARRIER_MS;
         rc = barrier_ask(b, BARRIER_COUNT, ev->now, fx);
         if (rc < 0)
             t->by_ms = MONO_NEVER;
         return rc;
-    case TALK_ANSWER:
+    case DIALOGUE_ANSWER:
         return barrier_answer(b, ev, fx);
-    case TALK_TIMER:
+    case DIALOGUE_TIMER:
         assert(!t->asking);
         if (ev->now.mono_ms >= t->by_ms)
-            return talk_fail(fx, MUSTER_ETIMEDOUT, "the store could not be reached");
+            return dialogue_fail(fx, MUSTER_ETIMEDOUT,
+                                 "the store could not be reached");
         return barrier_ask(b, b->stage, ev->now, fx);
     }
     return 0;

@@ -1,12 +1,13 @@
 /* rank_exchange.h - how the agents of a round agree on the ranks of their workers, and
  * how they wait for each other at the end: torch's keys and JSON, so that torchrun's
- * agents and ours can do it together. Pure; store/talk_driver.c runs both machines. */
+ * agents and ours can do it together. Pure; store/dialogue_driver.c runs both machines.
+ */
 #ifndef RENDEZVOUS_CORE_RANK_EXCHANGE_H
 #define RENDEZVOUS_CORE_RANK_EXCHANGE_H
 
 #include "base/buf.h"
 #include "muster/error.h"
-#include "store/core/talk.h"
+#include "store/core/dialogue.h"
 
 #define RANKS_ROLE_KEY     "torchelastic/role_info/"      /* + agent rank */
 #define RANKS_ASSIGNED_KEY "torchelastic/assigned_ranks/" /* + agent rank */
@@ -53,7 +54,7 @@ struct rank_range ranks_identical(int64_t agent_rank, int64_t agents, int64_t np
 #define EXCHANGE_PATIENCE_MS 5000u
 
 struct rank_exchange {
-    struct talk talk; /* first */
+    struct store_dialogue dialogue; /* first */
     /* Set by the caller, texts borrowed: */
     const char *role;
     int64_t rank, world, nproc;
@@ -64,8 +65,9 @@ struct rank_exchange {
     struct rank_range range; /* the outcome */
 };
 
-/* Ends with DONE, FAILED or REJOIN. A talk_step. */
-int rank_exchange_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx);
+/* Ends with DONE, FAILED or REJOIN. A dialogue_step. */
+int rank_exchange_step(struct store_dialogue *t, const struct dialogue_event *ev,
+                       struct dialogue_fx *fx);
 
 /* ---- the exit barrier ---- */
 
@@ -85,13 +87,14 @@ enum barrier_stage {
 #define BARRIER_AWAY_MS 1000u
 
 struct exit_barrier {
-    struct talk talk;    /* first */
-    int64_t rank, world; /* set by the caller, */
-    bool gives_up;       /* as is this: BARRIER_AWAY_MS counts */
+    struct store_dialogue dialogue; /* first */
+    int64_t rank, world;            /* set by the caller, */
+    bool gives_up;                  /* as is this: BARRIER_AWAY_MS counts */
     enum barrier_stage stage;
 };
 
-/* Ends with DONE or FAILED. A talk_step. */
-int exit_barrier_step(struct talk *t, const struct talk_event *ev, struct talk_fx *fx);
+/* Ends with DONE or FAILED. A dialogue_step. */
+int exit_barrier_step(struct store_dialogue *t, const struct dialogue_event *ev,
+                      struct dialogue_fx *fx);
 
 #endif

@@ -3,6 +3,7 @@
 #include "stacks/core/faulthandler.h"
 
 #include "base/err.h"
+#include "process/core/proc_stat.h"
 
 #define HEADER "Stack (most recent call first):\n"
 
@@ -44,7 +45,7 @@ static struct span short_file(struct span path)
 
 /* `  File "PATH", line N in NAME`: 0; something else: MUSTER_EEMPTY. A path may hold
  * quotes: the last `", line ` counts. */
-static int read_line(struct arena *a, struct stack_frame *f, struct span line)
+static int read_frame(struct arena *a, struct stack_frame *f, struct span line)
 {
     static const char begin[] = "  File \"", middle[] = "\", line ", in[] = " in ";
     struct span rest = { NULL, 0 };
@@ -83,19 +84,13 @@ int faulthandler_parse(struct arena *a, struct stack_process *p, struct span tex
     if (!t || !frames)
         return err_nomem(err);
     while (rest.n > 0 && count < STACK_FRAMES_MAX) {
-        const uint8_t *end = memchr(rest.p, '\n', rest.n);
-        const size_t n = end ? (size_t)(end - rest.p) : rest.n;
-
-        const int rc = read_line(a, &frames[count], span_of(rest.p, n));
+        const int rc = read_frame(a, &frames[count], span_take_line(&rest));
 
         if (rc == MUSTER_ENOMEM)
             return err_nomem(err);
         if (rc != 0)
             break;
         count++;
-        rest = span_of(rest.p + n, rest.n - n);
-        if (rest.n > 0)
-            rest = span_of(rest.p + 1, rest.n - 1);
     }
     if (count == 0)
         return err_set(err, MUSTER_EEMPTY, "faulthandler printed no frame");
@@ -107,29 +102,8 @@ int faulthandler_parse(struct arena *a, struct stack_process *p, struct span tex
     return 0;
 }
 
-/* A mask of the kernel: 16 hexadecimal digits behind the name. */
-static bool has_signal(struct span status, const char *name, int sig)
-{
-    const struct span mask = behind(status, name);
-    uint64_t bits = 0;
-
-    if (mask.n < 16)
-        return false;
-    for (size_t i = 0; i < 16; i++) {
-        const uint8_t c = mask.p[i];
-
-        if (c >= '0' && c <= '9')
-            bits = bits << 4 | (uint64_t)(c - '0');
-        else if (c >= 'a' && c <= 'f')
-            bits = bits << 4 | (uint64_t)(c - 'a' + 10);
-        else
-            return false;
-    }
-    return bits >> (sig - 1) & 1;
-}
-
 bool faulthandler_listens(struct span status, int sig)
 {
-    return has_signal(status, "\nSigCgt:\t", sig) &&
-           !has_signal(status, "\nSigBlk:\t", sig);
+    return proc_status_signal(status, "SigCgt", sig) &&
+           !proc_status_signal(status, "SigBlk", sig);
 }

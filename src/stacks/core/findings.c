@@ -1,5 +1,17 @@
-/* findings.c - see findings.h. First each rank alone: its kind and its place. Then all
- * together: equal ones become a group. Then the verdict, from the kinds alone. */
+/* findings.c - see findings.h. What is concluded from the stacks of all ranks, in the
+ * order of this file:
+ *
+ *   1. frames: which say nothing (wrappers, how a script is run), which are torch's
+ * waits for other ranks, where the native part below Python ends;
+ *   2. one rank: its kind (waits, elsewhere, stopped, in the kernel, gone, not read)
+ * and its place, a line of text; the processes that it started, if they explain it;
+ *   3. groups: ranks of the same kind at the same place are told once, the odd ones
+ * first;
+ *   4. the verdict, from the kinds alone: who waits for whom. A rank counts as waited
+ * for only if it is elsewhere while others wait; where ranks wait in different
+ *      collectives, that is the finding; where stacks could not be read, nothing is
+ *      claimed that they might refute;
+ *   5. printing, for people and as JSON. */
 #include "stacks/core/findings.h"
 
 #include <assert.h>
@@ -491,7 +503,7 @@ static int by_place(const void *a, const void *b)
     return (x->rank->rank > y->rank->rank) - (x->rank->rank < y->rank->rank);
 }
 
-static const char *keep(struct arena *a, struct buf *b)
+static const char *findings_keep(struct arena *a, struct buf *b)
 {
     const int rc = buf_error(b);
     const char *text = rc == 0 ? arena_text(a, buf_span(b)) : NULL;
@@ -520,7 +532,7 @@ static int look_at_all(struct stack_findings *f, const struct stack_sample *s,
             seen[i].kind != STACK_UNREAD &&
             (seen[i].kind > STACK_WAITS || is_whole(&s->ranks[i], python, native));
         put_place(b, p, seen[i].kind);
-        seen[i].place = keep(&f->arena, b);
+        seen[i].place = findings_keep(&f->arena, b);
         if (!seen[i].place)
             return MUSTER_ENOMEM;
     }
@@ -542,16 +554,16 @@ static int fill_group(struct stack_findings *f, struct stack_group *g,
     g->whole = seen[0].whole;
     g->place = seen[0].place;
     put_brief(b, p, g->kind);
-    g->brief = keep(&f->arena, b);
+    g->brief = findings_keep(&f->arena, b);
     if (t && t->python_count > 0)
         put_frames(b, t->native, native_count(t), SHOWN_NATIVE);
-    g->native = keep(&f->arena, b);
+    g->native = findings_keep(&f->arena, b);
     const struct stack_rank *tells = seen[0].rank;
     for (size_t i = 1; i < count; i++)
         if (best_helper(seen[i].rank) > best_helper(tells))
             tells = seen[i].rank;
     put_helpers(b, tells);
-    g->helpers = keep(&f->arena, b);
+    g->helpers = findings_keep(&f->arena, b);
     g->ranks = arena_alloc(&f->arena, count, sizeof(struct stack_rank *));
     if (!g->brief || !g->native || !g->helpers || !g->ranks)
         return MUSTER_ENOMEM;
@@ -617,8 +629,7 @@ static struct stack_group *largest(const struct stack_findings *f)
 }
 
 /* No rank waits in a collective that we know. A few ranks that differ from the others
- * are named, but only if most ranks are in one place: two of three, or three quarters.
- */
+ * are named, but only if most ranks are in one place: 2 of 3, or three quarters. */
 static void suspect_odd_ones(struct stack_findings *f)
 {
     const struct stack_group *most = largest(f);
@@ -698,7 +709,7 @@ static const char *places_of_waits(struct stack_findings *f)
         }
     if (listed < f->count)
         buf_printf(&b, ", and %zu more places", f->count - listed);
-    text = keep(&f->arena, &b);
+    text = findings_keep(&f->arena, &b);
     buf_fini(&b);
     return text;
 }
@@ -742,7 +753,7 @@ static void judge_waits(struct stack_findings *f)
             suspect_group(f, &f->groups[i]);
 }
 
-static void judge(struct stack_findings *f)
+static void findings_judge(struct stack_findings *f)
 {
     size_t n[STACK_KINDS] = { 0 };
 
@@ -828,7 +839,7 @@ int stack_findings_make(struct stack_findings *f, const struct stack_sample *s)
         stack_findings_fini(f);
         return rc;
     }
-    judge(f);
+    findings_judge(f);
     mark(f);
     if (!f->places) {
         stack_findings_fini(f);

@@ -4,6 +4,8 @@
 
 #include <sys/syscall.h>
 
+#include "process/core/proc_stat.h"
+
 /* The system calls in which a worker may hang; others are told by number. */
 static const struct {
     int64_t number;
@@ -61,7 +63,7 @@ static const struct {
 };
 
 /* A decimal number at *at, blanks before it skipped; *at is then behind it. */
-static bool number(struct span text, size_t *at, uint64_t *out)
+static bool take_number(struct span text, size_t *at, uint64_t *out)
 {
     size_t i = *at;
     uint64_t n = 0;
@@ -80,75 +82,47 @@ static bool number(struct span text, size_t *at, uint64_t *out)
     return true;
 }
 
-/* Behind the command's last parenthesis, or 0. */
-static size_t behind_command(struct span text, size_t *open)
-{
-    size_t last = 0;
-    const uint8_t *first = text.n ? memchr(text.p, '(', text.n) : NULL;
-
-    for (size_t i = 0; i < text.n; i++)
-        if (text.p[i] == ')')
-            last = i + 1;
-    if (!first || last < (size_t)(first - text.p) + 2)
-        return 0;
-    *open = (size_t)(first - text.p) + 1;
-    return last;
-}
-
 bool procfs_stat(struct arena *a, struct stack_process *p, struct span text)
 {
-    size_t open = 0, at = behind_command(text, &open);
-    uint64_t parent;
+    struct proc_stat s;
 
-    if (at == 0 || at + 2 >= text.n || !strchr("RSDTtZXI", text.p[at + 1]) ||
-        text.p[at + 1] == '\0')
+    if (!proc_stat_parse(text, &s) || !strchr("RSDTtZXI", s.state) ||
+        s.parent > INT32_MAX)
         return false;
-    const char state = (char)text.p[at + 1];
     const char *command =
-        arena_text(a, span_of(text.p + open, MIN_OF(at - 1 - open, (size_t)64)));
-    at += 2;
-    if (!command || !number(text, &at, &parent) || parent > INT32_MAX)
+        arena_text(a, span_of(s.command.p, MIN_OF(s.command.n, (size_t)64)));
+    if (!command)
         return false;
-    p->state = state;
+    p->state = s.state;
     p->command = command;
-    p->parent = (int64_t)parent;
+    p->parent = (int64_t)s.parent;
     return true;
 }
 
-/* Fields 14 and 15; what lies between may be negative, so it is skipped by its blanks.
- */
 bool procfs_cpu(struct stack_process *p, struct span text, long ticks_per_s)
 {
-    size_t open = 0, at = behind_command(text, &open);
-    uint64_t user, system;
+    struct proc_stat s;
 
-    if (at == 0 || ticks_per_s <= 0)
+    if (!proc_stat_parse(text, &s) || !s.timed || ticks_per_s <= 0 ||
+        s.ticks > UINT64_MAX / 2000)
         return false;
-    for (int blanks = 0; blanks < 12; at++) {
-        if (at >= text.n)
-            return false;
-        blanks += text.p[at] == ' ';
-    }
-    if (!number(text, &at, &user) || !number(text, &at, &system) ||
-        user > UINT64_MAX / 4000 || system > UINT64_MAX / 4000)
-        return false;
-    p->cpu_ms = (user + system) * 1000 / (uint64_t)ticks_per_s;
+    p->cpu_ms = s.ticks * 1000 / (uint64_t)ticks_per_s;
     return true;
 }
 
-static bool field(struct span text, const char *name, uint64_t *out)
+static bool status_field(struct span text, const char *name, uint64_t *out)
 {
     const uint8_t *found = text.n ? memmem(text.p, text.n, name, strlen(name)) : NULL;
     size_t at = found ? (size_t)(found - text.p) + strlen(name) : 0;
 
-    return found && number(text, &at, out);
+    return found && take_number(text, &at, out);
 }
 
 bool procfs_switches(struct stack_process *p, struct span text)
 {
     uint64_t own;
 
-    if (!field(text, "\nvoluntary_ctxt_switches:", &own) || own > INT64_MAX / 2)
+    if (!status_field(text, "\nvoluntary_ctxt_switches:", &own) || own > INT64_MAX / 2)
         return false;
     p->switches = own;
     return true;
@@ -180,7 +154,7 @@ bool procfs_syscall(struct arena *a, struct stack_process *p, struct span text)
     uint64_t n;
     size_t at = 0;
 
-    if (!number(text, &at, &n)) /* "running", or -1 outside of any */
+    if (!take_number(text, &at, &n)) /* "running", or -1 outside of any */
         return true;
     for (size_t i = 0; i < ARRAY_LEN(calls); i++)
         if ((uint64_t)calls[i].number == n) {

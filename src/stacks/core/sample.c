@@ -94,7 +94,7 @@ const struct stack_thread *stack_main_thread(const struct stack_process *p)
 
 /* --- out -------------------------------------------------------------------------- */
 
-static void put_text(struct buf *out, const char *key, const char *text)
+static void put_member(struct buf *out, const char *key, const char *text)
 {
     if (!*text)
         return;
@@ -138,7 +138,7 @@ static void put_thread(struct buf *out, const struct stack_thread *t,
                        const struct cut *cut)
 {
     buf_printf(out, "{\"id\": %" PRId64, t->id);
-    put_text(out, "name", t->name);
+    put_member(out, "name", t->name);
     buf_append_str(out, t->gil ? ", \"gil\": true" : "");
     put_frames(out, "python", t->python, MIN_OF(t->python_count, cut->python));
     put_frames(out, "native", t->native, MIN_OF(t->native_count, cut->native));
@@ -151,13 +151,13 @@ static void put_process(struct buf *out, const struct stack_process *p,
     const char state[] = { p->state, '\0' };
 
     buf_printf(out, "{\"pid\": %" PRId64 ", \"parent\": %" PRId64, p->pid, p->parent);
-    put_text(out, "state", state);
-    put_text(out, "command", p->command);
-    put_text(out, "wchan", p->wchan);
-    put_text(out, "syscall", p->syscall);
+    put_member(out, "state", state);
+    put_member(out, "command", p->command);
+    put_member(out, "wchan", p->wchan);
+    put_member(out, "syscall", p->syscall);
     buf_printf(out, ", \"switches\": %" PRIu64 ", \"cpu_ms\": %" PRIu64, p->switches,
                p->cpu_ms);
-    put_text(out, "missing", p->missing);
+    put_member(out, "missing", p->missing);
     buf_append_str(out, ", \"threads\": [");
     for (size_t i = 0; cut->threads > 0 && i < p->thread_count; i++) {
         if (i >= cut->threads && !p->threads[i].gil)
@@ -173,7 +173,7 @@ static void put_rank(struct buf *out, const struct stack_rank *r, bool with_node
 {
     buf_printf(out, "{\"rank\": %" PRId64 ", \"local_rank\": %" PRId64, r->rank,
                r->local_rank);
-    put_text(out, "node", with_node ? r->node : "");
+    put_member(out, "node", with_node ? r->node : "");
     buf_append_str(out, ", \"processes\": [");
     for (size_t k = 0; k < MIN_OF(r->process_count, cut->processes); k++) {
         buf_append_str(out, k ? ", " : "");
@@ -227,7 +227,7 @@ int stack_sample_print_within(struct buf *out, const struct stack_sample *s,
 /* --- in --------------------------------------------------------------------------- */
 
 /* Escaped copies of texts, or "" where there is none; *failed once memory is short. */
-static const char *text_of(struct arena *a, const json_t *value, bool *failed)
+static const char *member_text(struct arena *a, const json_t *value, bool *failed)
 {
     const char *text = json_is_string(value) ? json_string_value(value) : "";
     const char *copy = *text ? clean_text(a, text) : "";
@@ -256,8 +256,8 @@ static size_t frames_of(struct arena *a, const json_t *list, struct stack_frame 
     for (size_t i = 0; i < count; i++) {
         const json_t *one = json_array_get(list, i);
 
-        f[i].name = text_of(a, json_array_get(one, 0), failed);
-        f[i].file = text_of(a, json_array_get(one, 1), failed);
+        f[i].name = member_text(a, json_array_get(one, 0), failed);
+        f[i].file = member_text(a, json_array_get(one, 1), failed);
         f[i].line = (int64_t)count_of(json_array_get(one, 2));
     }
     *out = f;
@@ -278,7 +278,7 @@ static void parse_threads(struct arena *a, struct stack_process *p, const json_t
         const json_t *one = json_array_get(list, i);
 
         t[i].id = (int64_t)count_of(json_object_get(one, "id"));
-        t[i].name = text_of(a, json_object_get(one, "name"), failed);
+        t[i].name = member_text(a, json_object_get(one, "name"), failed);
         t[i].gil = json_is_true(json_object_get(one, "gil"));
         t[i].python_count =
             frames_of(a, json_object_get(one, "python"), &t[i].python, failed);
@@ -297,12 +297,12 @@ static void parse_process(struct arena *a, struct stack_process *p, const json_t
     p->pid = (int64_t)count_of(json_object_get(from, "pid"));
     p->parent = (int64_t)count_of(json_object_get(from, "parent"));
     p->state = state && strchr("RSDTtZXI", *state) ? *state : 0;
-    p->command = text_of(a, json_object_get(from, "command"), failed);
-    p->wchan = text_of(a, json_object_get(from, "wchan"), failed);
-    p->syscall = text_of(a, json_object_get(from, "syscall"), failed);
+    p->command = member_text(a, json_object_get(from, "command"), failed);
+    p->wchan = member_text(a, json_object_get(from, "wchan"), failed);
+    p->syscall = member_text(a, json_object_get(from, "syscall"), failed);
     p->switches = count_of(json_object_get(from, "switches"));
     p->cpu_ms = count_of(json_object_get(from, "cpu_ms"));
-    p->missing = text_of(a, json_object_get(from, "missing"), failed);
+    p->missing = member_text(a, json_object_get(from, "missing"), failed);
     parse_threads(a, p, json_object_get(from, "threads"), failed);
 }
 
@@ -323,7 +323,7 @@ static void parse_rank(struct stack_sample *s, const json_t *from, const char *n
     }
     r->rank = json_integer_value(rank);
     r->local_rank = (int64_t)count_of(json_object_get(from, "local_rank"));
-    const char *own = text_of(&s->arena, json_object_get(from, "node"), failed);
+    const char *own = member_text(&s->arena, json_object_get(from, "node"), failed);
     r->node = *own ? own : node;
     for (size_t i = 0; i < count; i++)
         parse_process(&s->arena, &r->processes[i], json_array_get(list, i), failed);
@@ -334,7 +334,7 @@ static int parse_node(struct stack_sample *s, const json_t *from)
     const json_t *notes = json_object_get(from, "notes");
     const json_t *ranks = json_object_get(from, "ranks");
     bool failed = false;
-    const char *node = text_of(&s->arena, json_object_get(from, "node"), &failed);
+    const char *node = member_text(&s->arena, json_object_get(from, "node"), &failed);
 
     s->held = s->held || json_is_true(json_object_get(from, "held"));
     for (size_t i = 0; i < json_array_size(notes); i++) {

@@ -77,8 +77,7 @@ void stack_sample_fini(struct stack_sample *s); /* a zeroed one is fine */
 /* A new rank at the end with room for its processes, or NULL for no memory. */
 struct stack_rank *stack_sample_add(struct stack_sample *s, size_t processes);
 
-/* Keeps a copy of the note, escaped, unless it is there already or there are too many.
- */
+/* Keeps a copy of the note, escaped, unless it is there or there are too many. */
 int stack_sample_note(struct stack_sample *s, const char *text);
 
 /* By rank. */

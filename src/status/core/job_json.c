@@ -35,69 +35,49 @@ static void put_key_maybe(struct buf *out, const char *key, int64_t n, int64_t l
         put_str(out, "null");
 }
 
-/* Whether a node of that name is known to be a spare. */
-static bool listed(const struct job_status *j, struct span name)
+/* Separates what comes next from what is there, unless a bracket was just opened. */
+static void put_comma(struct buf *out)
 {
-    for (size_t i = 0; i < j->count; i++)
-        if (j->nodes[i].state == NODE_SPARE &&
-            (span_eq(j->nodes[i].host, name) || span_eq(j->nodes[i].addr, name)))
-            return true;
-    return false;
-}
+    const struct span s = buf_span(out);
 
-/* The spares that are not among the nodes. */
-static void put_spares(struct buf *out, const struct job_status *j)
-{
-    const char *at = j->in->spares ? j->in->spares : "";
-    bool first = true;
-
-    put_str(out, ", \"spares\": [");
-    while (*at) {
-        const struct span name = span_of(at, strcspn(at, ","));
-
-        if (!listed(j, name)) {
-            put_str(out, first ? "" : ", ");
-            put_json(out, name);
-            first = false;
-        }
-        at += name.n;
-        at += strspn(at, ", ");
-    }
-    put_str(out, "]");
+    if (s.n && s.p[s.n - 1] != '{' && s.p[s.n - 1] != '[')
+        put_str(out, ", ");
 }
 
 static void put_job(struct buf *out, const struct job_status *j)
 {
-    const struct job_input *in = j->in;
-    const struct record *r = in->record;
-    const int64_t began =
-        r && r->began_us && r->began_us < in->began_us ? r->began_us : in->began_us;
+    struct span rest = j->spares, name;
 
-    put_key_text(out, "\"job\": {\"run_id\": ", span_str(in->run_id));
+    put_key_text(out, ", \"job\": {\"run_id\": ", j->run_id);
     put_key_text(out, ", \"state\": ", span_str(job_state_word(j->state)));
     put_key_time(out, ", \"since\": ", j->since_us);
-    put_key_time(out, ", \"began\": ", began);
+    put_key_time(out, ", \"began\": ", j->began_us);
     put_key_maybe(out, ", \"round\": ", j->round, 0);
     put_key_int(out, ", \"nodes\": ", j->nodes_in);
-    put_key_int(out, ", \"min_nodes\": ", in->nnodes_min);
-    put_key_int(out, ", \"max_nodes\": ", in->nnodes_max);
+    put_key_int(out, ", \"min_nodes\": ", j->min_nodes);
+    put_key_int(out, ", \"max_nodes\": ", j->max_nodes);
     put_key_int(out, ", \"torch_nodes\": ", j->torch_nodes);
     put_key_int(out, ", \"ranks\": ", j->ranks);
-    put_key_int(out, ", \"restarts\": ",
-                MAX_OF(r ? r->restarts : 0, in->own ? in->own->attempt : 0));
-    put_key_int(out, ", \"max_restarts\": ", in->max_restarts);
-    put_key_int(out, ", \"rounds\": ", r ? r->rounds : 0);
-    put_key_int(out, ", \"failures\": ", r ? r->failures : 0);
-    put_key_int(out, ", \"nodes_lost\": ", r ? r->lost : 0);
-    put_spares(out, j);
-    put_key_text(out, ", \"backend\": ", span_str(in->backend));
-    put_key_text(out, ", \"endpoint\": ", span_str(in->endpoint));
+    put_key_int(out, ", \"restarts\": ", j->restarts);
+    put_key_int(out, ", \"max_restarts\": ", j->max_restarts);
+    put_key_int(out, ", \"rounds\": ", j->rounds);
+    put_key_int(out, ", \"failures\": ", j->failures);
+    put_key_int(out, ", \"nodes_lost\": ", j->lost);
+    put_str(out, ", \"spares\": [");
+    while (job_spare_next(j, &rest, &name)) {
+        put_comma(out);
+        put_json(out, name);
+    }
+    put_key_text(out, "], \"backend\": ", j->backend);
+    put_key_text(out, ", \"endpoint\": ", j->endpoint);
     put_str(out, "}");
 }
 
 static void put_store(struct buf *out, const struct store_status *s)
 {
-    put_key_int(out, "{\"requests\": ", (int64_t)s->requests);
+    if (!s->present)
+        return;
+    put_key_int(out, ", \"store\": {\"requests\": ", (int64_t)s->requests);
     put_key_int(out, ", \"answers\": ", (int64_t)s->answers);
     put_key_int(out, ", \"bytes_in\": ", (int64_t)s->bytes_in);
     put_key_int(out, ", \"bytes_out\": ", (int64_t)s->bytes_out);
@@ -107,21 +87,19 @@ static void put_store(struct buf *out, const struct store_status *s)
     put_str(out, "}");
 }
 
-static void put_percent(struct buf *out, uint64_t thousandths)
+static void put_key_percent(struct buf *out, const char *key, uint64_t thousandths)
 {
-    put_int(out, (int64_t)(thousandths / 10));
-    put_str(out, ".");
-    put_int(out, (int64_t)(thousandths % 10));
+    put_key_int(out, key, (int64_t)(thousandths / 10));
+    put_key_int(out, ".", (int64_t)(thousandths % 10));
 }
 
 static void put_workers(struct buf *out, const struct job_node *n)
 {
-    const struct node_status *f = n->facts;
-    const size_t count = f ? f->worker_count : (size_t)MIN_OF(n->ranks, 4096);
+    const size_t count = job_worker_count(n);
 
     put_str(out, ", \"workers\": [");
     for (size_t i = 0; i < count; i++) {
-        const struct worker_status *w = f ? &f->workers[i] : NULL;
+        const struct worker_status *w = i < n->worker_count ? &n->workers[i] : NULL;
         const enum worker_state state = job_worker_state(n, i);
 
         put_key_maybe(out, i ? ", {\"rank\": " : "{\"rank\": ",
@@ -129,12 +107,10 @@ static void put_workers(struct buf *out, const struct job_node *n)
         put_key_int(out, ", \"local_rank\": ", (int64_t)i);
         put_key_text(out, ", \"state\": ", span_str(worker_state_word(state)));
         put_key_maybe(out, ", \"pid\": ", w ? w->pid : 0, 1);
-        if (state == WORKER_SUCCEEDED || state == WORKER_FAILED ||
-            state == WORKER_ENDED)
+        if (job_worker_has_code(state))
             put_key_int(out, ", \"code\": ", w ? w->code : 0);
-        if (w) {
-            put_str(out, ", \"cpu\": ");
-            put_percent(out, w->cpu);
+        if (w && n->reported) {
+            put_key_percent(out, ", \"cpu\": ", w->cpu);
             put_key_int(out, ", \"memory\": ", (int64_t)w->memory);
         }
         put_str(out, "}");
@@ -145,27 +121,26 @@ static void put_workers(struct buf *out, const struct job_node *n)
 static void put_counts(struct buf *out, const struct job_node *n)
 {
     size_t counts[WORKER_STATE_COUNT] = { 0 };
-    const size_t count = n->facts ? n->facts->worker_count : (size_t)n->ranks;
-    bool first = true;
 
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < n->worker_count; i++)
         counts[job_worker_state(n, i)]++;
+    if (!n->reported && !n->worker_count && n->ranks > 0) /* all in the same state */
+        counts[job_worker_state(n, 0)] = (size_t)n->ranks;
     put_str(out, ", \"worker_states\": {");
     for (size_t s = 0; s < WORKER_STATE_COUNT; s++) {
         if (!counts[s])
             continue;
-        put_str(out, first ? "\"" : ", \"");
-        put_str(out, worker_state_word((enum worker_state)s));
-        put_key_int(out, "\": ", (int64_t)counts[s]);
-        first = false;
+        put_comma(out);
+        put_json(out, span_str(worker_state_word((enum worker_state)s)));
+        put_key_int(out, ": ", (int64_t)counts[s]);
     }
     put_str(out, "}");
 }
 
-static void put_gpus(struct buf *out, const struct node_status *f)
+static void put_gpus(struct buf *out, const struct job_node *n)
 {
-    for (size_t i = 0; i < f->gpu_count; i++) {
-        const struct gpu_status *g = &f->gpus[i];
+    for (size_t i = 0; i < n->gpu_count; i++) {
+        const struct gpu_status *g = &n->gpus[i];
 
         put_key_int(out,
                     i ? ", {\"index\": " : ", \"gpus\": [{\"index\": ", (int64_t)i);
@@ -176,14 +151,12 @@ static void put_gpus(struct buf *out, const struct node_status *f)
         put_key_int(out, ", \"memory_total\": ", (int64_t)g->memory_total);
         put_str(out, "}");
     }
-    if (f->gpu_count)
+    if (n->gpu_count)
         put_str(out, "]");
 }
 
 static void put_node(struct buf *out, const struct job_node *n, bool workers)
 {
-    const struct node_status *f = n->facts;
-
     put_key_int(out, "{\"node\": ", n->number);
     put_key_text(out, ", \"name\": ", n->host);
     put_key_text(out, ", \"address\": ", n->addr);
@@ -198,22 +171,18 @@ static void put_node(struct buf *out, const struct job_node *n, bool workers)
         put_str(out, ", \"coordinator\": true");
     if (n->why.n)
         put_key_text(out, ", \"why\": ", n->why);
-    if (f) {
-        put_key_text(out, ", \"version\": ", f->version);
-        if (f->wait.n)
-            put_key_text(out, ", \"waiting\": ", f->wait);
+    if (n->reported) {
+        put_key_text(out, ", \"version\": ", n->version);
+        if (n->wait.n)
+            put_key_text(out, ", \"waiting\": ", n->wait);
         put_key_time(out, ", \"heard\": ", n->heard_us);
-        put_key_int(out, ", \"restarts\": ", f->attempt);
-        put_key_int(out, ", \"alive\": ", (int64_t)node_status_alive(f));
-        put_str(out, ", \"cpu\": ");
-        put_percent(out, node_status_cpu(f));
-        put_key_int(out, ", \"memory\": ", (int64_t)node_status_memory(f));
-        put_key_int(out, ", \"agent_memory\": ", (int64_t)f->memory);
-        put_gpus(out, f);
-        if (f->store.present) {
-            put_str(out, ", \"store\": ");
-            put_store(out, &f->store);
-        }
+        put_key_int(out, ", \"restarts\": ", n->attempt);
+        put_key_int(out, ", \"alive\": ", n->alive);
+        put_key_percent(out, ", \"cpu\": ", n->cpu);
+        put_key_int(out, ", \"memory\": ", (int64_t)n->memory);
+        put_key_int(out, ", \"agent_memory\": ", (int64_t)n->agent_memory);
+        put_gpus(out, n);
+        put_store(out, &n->store);
     }
     put_counts(out, n);
     if (workers)
@@ -224,17 +193,14 @@ static void put_node(struct buf *out, const struct job_node *n, bool workers)
 static void put_nodes(struct buf *out, const struct job_status *j, uint32_t only)
 {
     const bool workers = only || j->ranks <= JOB_WORKERS_LISTED;
-    bool first = true;
 
-    put_str(out, "\"workers_listed\": ");
+    put_str(out, ", \"workers_listed\": ");
     put_str(out, workers ? "true" : "false");
     put_str(out, ", \"nodes\": [");
     for (size_t i = 0; i < j->count; i++) {
         if (only && j->nodes[i].number != only)
             continue;
-        if (!first)
-            put_str(out, ", ");
-        first = false;
+        put_comma(out);
         put_node(out, &j->nodes[i], workers);
     }
     put_str(out, "]");
@@ -244,15 +210,14 @@ static void put_ranks(struct buf *out, const struct record_entry *e)
 {
     struct span body = e->body;
     struct record_ranks line;
-    bool first = true;
 
     put_str(out, ", \"members\": [");
     while (record_ranks_next(&body, &line)) {
-        put_key_int(out, first ? "[" : ", [", line.node);
+        put_comma(out);
+        put_key_int(out, "[", line.node);
         put_key_int(out, ", ", line.first);
         put_key_int(out, ", ", line.count);
         put_str(out, "]");
-        first = false;
     }
     put_str(out, "]");
 }
@@ -301,18 +266,13 @@ static void put_entry(struct buf *out, const struct job_status *j,
 
 static void put_history(struct buf *out, const struct job_status *j)
 {
-    const struct record *r = j->in->record;
-    bool first = true;
-
-    put_str(out, "\"history\": [");
-    for (size_t i = 0; r && i < r->count; i++) {
-        const struct record_entry e = record_at(r, i);
+    put_str(out, ", \"history\": [");
+    for (size_t i = 0; i < j->entry_count; i++) {
+        const struct record_entry e = job_entry(j, i);
 
         if (e.kind == RECORD_NODES)
             continue; /* "nodes" lists them. */
-        if (!first)
-            put_str(out, ", ");
-        first = false;
+        put_comma(out);
         put_entry(out, j, &e);
     }
     put_str(out, "]");
@@ -321,35 +281,25 @@ static void put_history(struct buf *out, const struct job_status *j)
 void job_status_json(struct buf *out, const struct job_status *j, uint32_t node,
                      bool history)
 {
-    const struct job_input *in = j->in;
-
-    put_str(out, "{\"schema\": \"muster-status/1\", \"version\": ");
-    put_json(out, span_str(muster_version()));
-    put_key_time(out, ", \"at\": ", in->now_us);
-    put_str(out, ", \"scope\": ");
-    put_str(out, !in->own && !j->count ? "\"store\""
-                 : in->alone           ? "\"node\""
-                                       : "\"job\"");
-    if (in->alone)
-        put_key_text(out, ", \"alone\": ", span_str(in->alone));
-    put_key_text(out, ", \"host\": ", span_str(in->host));
-    put_key_int(out, ", \"pid\": ", in->agent_pid);
-    put_str(out, ", ");
+    put_key_text(out, "{\"schema\": \"muster-status/1\", \"version\": ", j->version);
+    put_key_time(out, ", \"at\": ", j->now_us);
+    put_key_text(out, ", \"scope\": ",
+                 span_str(job_is_store(j) ? "store"
+                          : j->alone.n    ? "node"
+                                          : "job"));
+    if (j->alone.n)
+        put_key_text(out, ", \"alone\": ", j->alone);
+    put_key_text(out, ", \"host\": ", j->host);
+    put_key_int(out, ", \"pid\": ", j->pid);
     put_job(out, j);
-    put_str(out, ", ");
     put_nodes(out, j, node);
-    if (in->store) {
-        put_str(out, ", \"store\": ");
-        put_store(out, in->store);
-    }
+    put_store(out, &j->store);
     put_str(out, ", \"verdict\": ");
     if (j->have_verdict)
         put_entry(out, j, &j->verdict);
     else
         put_str(out, "null");
-    if (history) {
-        put_str(out, ", ");
+    if (history)
         put_history(out, j);
-    }
     put_str(out, "}");
 }

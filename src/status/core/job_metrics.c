@@ -1,6 +1,5 @@
 /* job_metrics.c - the job's status as metrics; see job_status.h. There are series for
- * the job, for each node unless there are too many, and for the workers of this node.
- */
+ * the job, for each node unless there are too many, and for this node's workers. */
 #include "status/core/job_status.h"
 #include "status/core/put.h"
 
@@ -74,27 +73,25 @@ static void counter(struct printer *p, const char *name, const char *unit,
     value(p, n);
 }
 
-static void put_info(struct printer *p, const struct job_input *in)
+static void put_info(struct printer *p, const struct job_status *j)
 {
     family(p, "muster_build", "info", NULL, "The version of muster that answers.");
     sample(p, "_info");
     label(p, "{version=\"", span_str(muster_version()));
     put_str(p->out, "}");
     value(p, 1);
-    if (!in->own)
+    if (!j->own)
         return;
     family(p, "muster_job", "info", NULL, "The job that this agent is part of.");
     sample(p, "_info");
-    label(p, "{run_id=\"", span_str(in->run_id));
-    label(p, ",backend=\"", span_str(in->backend));
+    label(p, "{run_id=\"", j->run_id);
+    label(p, ",backend=\"", j->backend);
     put_str(p->out, "}");
     value(p, 1);
 }
 
 static void put_job(struct printer *p, const struct job_status *j)
 {
-    const struct job_input *in = j->in;
-    const struct record *r = in->record;
     size_t counts[NODE_STATE_COUNT] = { 0 };
 
     family(p, "muster_job_state", "stateset", NULL, "What the job is doing.");
@@ -117,8 +114,7 @@ static void put_job(struct printer *p, const struct job_status *j)
            "When the job began, since 1970.");
     sample(p, "");
     put_str(p->out, " ");
-    put_seconds(p->out,
-                r && r->began_us ? MIN_OF(r->began_us, in->began_us) : in->began_us);
+    put_seconds(p->out, j->began_us);
     put_str(p->out, "\n");
     gauge(p, "muster_job_round", NULL, "Number of the newest round; -1: none yet.",
           j->round);
@@ -126,14 +122,12 @@ static void put_job(struct printer *p, const struct job_status *j)
     gauge(p, "muster_job_torchrun_nodes", NULL,
           "Nodes in the newest round that are not muster's.", j->torch_nodes);
     gauge(p, "muster_job_max_restarts", NULL, "Restarts that the job may use.",
-          in->max_restarts);
-    counter(p, "muster_job_restarts", NULL, "Restarts after failures.",
-            MAX_OF(r ? r->restarts : 0, in->own->attempt));
-    counter(p, "muster_job_rounds", NULL, "Rounds that began.", r ? r->rounds : 0);
-    counter(p, "muster_job_worker_failures", NULL, "Workers that failed.",
-            r ? r->failures : 0);
+          j->max_restarts);
+    counter(p, "muster_job_restarts", NULL, "Restarts after failures.", j->restarts);
+    counter(p, "muster_job_rounds", NULL, "Rounds that began.", j->rounds);
+    counter(p, "muster_job_worker_failures", NULL, "Workers that failed.", j->failures);
     counter(p, "muster_job_nodes_lost", NULL, "Nodes that were lost without leaving.",
-            r ? r->lost : 0);
+            j->lost);
 }
 
 static void node_labels(struct printer *p, const struct job_node *n)
@@ -149,7 +143,7 @@ enum node_series { UP, RANKS, ALIVE, CPU, MEMORY };
 
 static void put_node(struct printer *p, const struct job_node *n, enum node_series s)
 {
-    if (s > RANKS && !n->facts)
+    if (s > RANKS && !n->reported)
         return;
     node_labels(p, n);
     switch (s) {
@@ -160,13 +154,13 @@ static void put_node(struct printer *p, const struct job_node *n, enum node_seri
         value(p, n->ranks);
         break;
     case ALIVE:
-        value(p, (int64_t)node_status_alive(n->facts));
+        value(p, n->alive);
         break;
     case CPU:
-        thousandths(p, node_status_cpu(n->facts));
+        thousandths(p, n->cpu);
         break;
     case MEMORY:
-        value(p, (int64_t)node_status_memory(n->facts));
+        value(p, (int64_t)n->memory);
         break;
     }
 }
@@ -212,10 +206,8 @@ static void put_own(struct printer *p, const struct node_status *own)
           (int64_t)own->memory);
     family(p, "muster_worker_up", "gauge", NULL, "1: this node's worker runs.");
     for (size_t i = 0; i < own->worker_count; i++) {
-        const enum worker_state s = own->workers[i].state;
-
         worker_labels(p, own, i, "");
-        value(p, s == WORKER_RUNNING || s == WORKER_STARTING || s == WORKER_STOPPED);
+        value(p, worker_is_alive(own->workers[i].state));
     }
     family(p, "muster_worker_memory_bytes", "gauge", "bytes",
            "Memory of this node's worker.");
@@ -248,10 +240,10 @@ static void put_store(struct printer *p, const struct store_status *s)
 
 void job_status_metrics(struct buf *out, const struct job_status *j, bool open)
 {
-    const struct node_status *own = j->in->own;
+    const struct node_status *own = j->own;
     struct printer p = { out, open, "" };
 
-    put_info(&p, j->in);
+    put_info(&p, j);
     if (own) {
         put_job(&p, j);
         put_nodes(&p, j);
@@ -259,8 +251,8 @@ void job_status_metrics(struct buf *out, const struct job_status *j, bool open)
     }
     if (own && own->store.present)
         put_store(&p, &own->store);
-    else if (j->in->store)
-        put_store(&p, j->in->store);
+    else if (j->store.present)
+        put_store(&p, &j->store);
     if (open)
         put_str(out, "# EOF\n");
 }

@@ -22,7 +22,7 @@ const char *job_state_word(enum job_state s)
 /* ---- nodes ---- */
 
 /* The index of the node, or the one that it would get. */
-static size_t position(const struct job_status *j, uint32_t number)
+static size_t node_position(const struct job_status *j, uint32_t number)
 {
     size_t low = 0, high = j->count;
 
@@ -39,17 +39,17 @@ static size_t position(const struct job_status *j, uint32_t number)
     return low;
 }
 
-static struct job_node *find(const struct job_status *j, uint32_t number)
+static struct job_node *node_find(const struct job_status *j, uint32_t number)
 {
-    const size_t at = position(j, number);
+    const size_t at = node_position(j, number);
 
     return at < j->count && j->nodes[at].number == number ? &j->nodes[at] : NULL;
 }
 
 /* Finds the node, or adds it. NULL if there is no memory, or too many nodes. */
-static struct job_node *find_or_add(struct job_status *j, uint32_t number)
+static struct job_node *node_find_or_add(struct job_status *j, uint32_t number)
 {
-    const size_t at = position(j, number);
+    const size_t at = node_position(j, number);
 
     if (at < j->count && j->nodes[at].number == number)
         return &j->nodes[at];
@@ -80,14 +80,13 @@ static int on_nodes(struct job_status *j, const struct record_entry *e)
     struct record_node line;
 
     while (record_nodes_next(&body, &line)) {
-        struct job_node *n = find_or_add(j, line.number);
+        struct job_node *n = node_find_or_add(j, line.number);
 
         if (!n)
             return MUSTER_ENOMEM;
         n->host = line.host;
         n->addr = line.addr;
         n->agent_pid = line.pid;
-        n->nproc = line.nproc;
         n->state = NODE_JOINING;
         n->since_us = e->at_us;
     }
@@ -103,7 +102,7 @@ static int on_round(struct job_status *j, const struct record_entry *e)
     j->ranks = e->total;
     j->nodes_in = e->count;
     while (record_ranks_next(&body, &line)) {
-        struct job_node *n = find_or_add(j, line.node);
+        struct job_node *n = node_find_or_add(j, line.node);
 
         if (!n)
             return MUSTER_ENOMEM;
@@ -156,9 +155,9 @@ static void on_end(struct job_status *j, const struct record_entry *e)
     }
 }
 
-static void on_gone(struct job_status *j, const struct record_entry *e)
+static void on_node_gone(struct job_status *j, const struct record_entry *e)
 {
-    struct job_node *n = find(j, e->node);
+    struct job_node *n = node_find(j, e->node);
 
     if (!n)
         return;
@@ -176,7 +175,7 @@ static int on_entry(struct job_status *j, const struct record_entry *e)
         return e->round == j->round ? on_round(j, e) : 0;
     case RECORD_LEFT:
     case RECORD_LOST:
-        on_gone(j, e);
+        on_node_gone(j, e);
         break;
     case RECORD_ENDED:
     case RECORD_ENDING:
@@ -199,12 +198,19 @@ static int on_entry(struct job_status *j, const struct record_entry *e)
 
 static int read_record(struct job_status *j)
 {
-    const struct record *r = j->in->record;
+    const struct record *r = j->record;
     struct record_entry newest;
     int rc = 0;
 
     if (!r)
         return 0;
+    j->entry_count = r->count;
+    j->restarts = MAX_OF(j->restarts, r->restarts);
+    j->rounds = r->rounds;
+    j->failures = r->failures;
+    j->lost = r->lost;
+    if (r->began_us && r->began_us < j->began_us)
+        j->began_us = r->began_us;
     /* Only the newest round's ranks count: with thousands of nodes and hundreds of
      * rounds the others would take long to read. */
     if (record_find(r, RECORD_ROUND, -1, &newest))
@@ -219,52 +225,66 @@ static int read_record(struct job_status *j)
 
 /* ---- answers ---- */
 
-static void take_facts(struct job_node *n, const struct node_status *facts,
-                       int64_t at_us)
+/* What a node reported about itself. */
+static void take_report(struct job_node *n, const struct node_status *told,
+                        int64_t at_us)
 {
-    assert(facts);
-    n->facts = facts;
+    n->reported = true;
     n->heard_us = at_us;
+    n->version = told->version;
+    n->wait = told->wait;
+    n->attempt = told->attempt;
+    n->agent_memory = told->memory;
+    n->store = told->store;
+    n->gpus = told->gpus;
+    n->gpu_count = told->gpu_count;
+    n->workers = told->workers;
+    n->worker_count = told->worker_count;
+    n->alive = 0;
+    n->cpu = n->memory = 0;
+    for (size_t i = 0; i < told->worker_count; i++) {
+        n->alive += worker_is_alive(told->workers[i].state);
+        n->cpu += told->workers[i].cpu;
+        n->memory += told->workers[i].memory;
+    }
     if (n->state == NODE_LOST || n->state == NODE_LEFT || n->state == NODE_ENDED)
         return;
-    if (facts->state == NODE_UNKNOWN || at_us < n->since_us)
+    if (told->state == NODE_UNKNOWN || at_us < n->since_us)
         return;
-    n->state = facts->state;
+    n->state = told->state;
     /* A node that waits for its next round still reports the ranks of its last. */
-    if (facts->first_rank >= 0 && n->first_rank < 0 && facts->state != NODE_SPARE &&
-        facts->state != NODE_JOINING) {
-        n->first_rank = facts->first_rank;
-        n->ranks = (int64_t)facts->worker_count;
+    if (told->first_rank >= 0 && n->first_rank < 0 && told->state != NODE_SPARE &&
+        told->state != NODE_JOINING) {
+        n->first_rank = told->first_rank;
+        n->ranks = (int64_t)told->worker_count;
     }
 }
 
 /* Adds this node if there is no record, or the record does not list it yet. */
-static int add_self(struct job_status *j)
+static int add_self(struct job_status *j, const struct job_input *in)
 {
-    const struct job_input *in = j->in;
     struct job_node *n;
 
     if (!in->own)
         return 0;
-    n = in->self ? find(j, in->self) : NULL;
+    n = in->self ? node_find(j, in->self) : NULL;
     if (!n) {
-        n = find_or_add(j, in->self);
+        n = node_find_or_add(j, in->self);
         if (!n)
             return MUSTER_ENOMEM;
         n->host = span_str(in->host);
         n->addr = span_str(in->addr);
         n->agent_pid = in->agent_pid;
-        n->nproc = in->nproc;
         n->since_us = 0;
         n->state = NODE_UNKNOWN;
     }
     n->self = true;
-    take_facts(n, in->own, in->now_us);
+    take_report(n, in->own, in->now_us);
     return 0;
 }
 
 /* If the record has no round yet, the state of the job follows from this node's own. */
-static void conclude(struct job_status *j)
+static void conclude_state(struct job_status *j, int64_t began_us)
 {
     static const enum job_state states[] = {
         [NODE_UNKNOWN] = JOB_JOINING,   [NODE_JOINING] = JOB_JOINING,
@@ -273,7 +293,7 @@ static void conclude(struct job_status *j)
         [NODE_ENDED] = JOB_STOPPING,    [NODE_SPARE] = JOB_RUNNING,
         [NODE_LOST] = JOB_JOINING,      [NODE_LEFT] = JOB_JOINING,
     };
-    const struct node_status *own = j->in->own;
+    const struct node_status *own = j->own;
     int64_t ours = 0;
 
     if (!own) {
@@ -287,7 +307,7 @@ static void conclude(struct job_status *j)
         assert((size_t)own->state < ARRAY_LEN(states));
         j->round = own->round;
         j->state = states[own->state];
-        j->since_us = j->in->began_us;
+        j->since_us = began_us;
         j->nodes_in = ours;
         for (size_t i = 0; i < j->count; i++)
             j->ranks += j->nodes[i].ranks;
@@ -320,22 +340,42 @@ int job_status_build(struct job_status *j, const struct job_input *in)
 {
     int rc;
 
-    *j = (struct job_status){ .in = in, .round = -1 };
+    *j = (struct job_status){
+        .version = span_str(in->version ? in->version : muster_version()),
+        .now_us = in->now_us,
+        .alone = span_str(in->alone ? in->alone : ""),
+        .host = span_str(in->host),
+        .pid = in->agent_pid,
+        .run_id = span_str(in->run_id),
+        .backend = span_str(in->backend),
+        .endpoint = span_str(in->endpoint),
+        .began_us = in->began_us,
+        .round = -1,
+        .min_nodes = in->nnodes_min,
+        .max_nodes = in->nnodes_max,
+        .restarts = in->own ? in->own->attempt : 0,
+        .max_restarts = in->max_restarts,
+        .spares = span_str(in->spares ? in->spares : ""),
+        .own = in->own,
+        .record = in->record,
+    };
+    if (in->store)
+        j->store = *in->store;
     rc = read_record(j);
     for (size_t i = 0; rc == 0 && i < in->answer_count; i++) {
-        struct job_node *n = find(j, in->answers[i].node);
+        struct job_node *n = node_find(j, in->answers[i].node);
 
         if (n)
-            take_facts(n, &in->answers[i].status, in->answers[i].at_us);
+            take_report(n, &in->answers[i].status, in->answers[i].at_us);
     }
     if (rc == 0)
-        rc = add_self(j);
+        rc = add_self(j, in);
     if (rc != 0) {
         job_status_fini(j);
         return rc;
     }
     drop_gone(j);
-    conclude(j);
+    conclude_state(j, in->began_us);
     return 0;
 }
 
@@ -344,15 +384,18 @@ void job_status_fini(struct job_status *j)
     if (!j)
         return;
     mem_free(j->nodes);
+    arena_fini(&j->arena);
     *j = (struct job_status){ 0 };
 }
+
+/* ---- what printers ask ---- */
 
 enum worker_state job_worker_state(const struct job_node *n, size_t local_rank)
 {
     if (n->state == NODE_LOST)
         return WORKER_LOST;
-    if (n->facts && local_rank < n->facts->worker_count) {
-        const enum worker_state s = n->facts->workers[local_rank].state;
+    if (local_rank < n->worker_count) {
+        const enum worker_state s = n->workers[local_rank].state;
         const bool ran = s == WORKER_RUNNING || s == WORKER_STARTING;
 
         if (n->state == NODE_ENDED && ran) /* The report is from before the end. */
@@ -360,4 +403,51 @@ enum worker_state job_worker_state(const struct job_node *n, size_t local_rank)
         return s;
     }
     return n->state == NODE_RUNNING ? WORKER_RUNNING : WORKER_NONE;
+}
+
+size_t job_worker_count(const struct job_node *n)
+{
+    return n->reported || n->worker_count
+               ? n->worker_count
+               : (size_t)MIN_OF(n->ranks, (int64_t)JOB_WORKERS_LISTED);
+}
+
+bool job_worker_has_code(enum worker_state s)
+{
+    return s == WORKER_SUCCEEDED || s == WORKER_FAILED || s == WORKER_ENDED;
+}
+
+struct record_entry job_entry(const struct job_status *j, size_t i)
+{
+    return j->record ? record_at(j->record, i) : j->entries[i];
+}
+
+bool job_is_store(const struct job_status *j)
+{
+    return j->state == JOB_SERVING && !j->own;
+}
+
+/* Whether a node of that name is known to be a spare. */
+static bool is_spare(const struct job_status *j, struct span name)
+{
+    for (size_t i = 0; i < j->count; i++)
+        if (j->nodes[i].state == NODE_SPARE &&
+            (span_eq(j->nodes[i].host, name) || span_eq(j->nodes[i].addr, name)))
+            return true;
+    return false;
+}
+
+bool job_spare_next(const struct job_status *j, struct span *rest, struct span *name)
+{
+    while (rest->n) {
+        const uint8_t *end = memchr(rest->p, ',', rest->n);
+
+        *name = span_of(rest->p, end ? (size_t)(end - rest->p) : rest->n);
+        *rest = span_skip(*rest, name->n);
+        while (rest->n && (*rest->p == ',' || *rest->p == ' '))
+            *rest = span_skip(*rest, 1);
+        if (!is_spare(j, *name))
+            return true;
+    }
+    return false;
 }

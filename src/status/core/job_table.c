@@ -23,32 +23,28 @@ static void put_row(struct buf *out, const struct job_node *n)
     put_str(out, "</td>");
     cell(out, span_str(node_state_word(n->state)));
     put_str(out, "<td>");
-    if (n->facts)
-        (void)buf_printf(out, "%zu", node_status_alive(n->facts));
+    if (n->reported)
+        put_int(out, n->alive);
     put_str(out, "</td><td>");
-    if (n->facts)
-        (void)buf_printf(out, "%llu %%",
-                         (unsigned long long)(node_status_cpu(n->facts) / 10));
+    if (n->reported)
+        (void)buf_printf(out, "%llu %%", (unsigned long long)(n->cpu / 10));
     put_str(out, "</td><td>");
-    if (n->facts)
-        put_bytes(out, node_status_memory(n->facts));
+    if (n->reported)
+        put_bytes(out, n->memory);
     put_str(out, "</td>");
-    cell(out, n->why.n ? n->why : n->facts ? n->facts->wait : span_of(NULL, 0));
+    cell(out, n->why.n ? n->why : n->wait);
     put_str(out, "</tr>\n");
 }
 
 static void put_summary(struct buf *out, const struct job_status *j)
 {
-    const struct record *r = j->in->record;
-
     put_str(out, "<p>Job <strong>");
-    put_html(out, span_str(j->in->run_id));
+    put_html(out, j->run_id);
     put_str(out, "</strong>: <strong>");
     put_str(out, job_state_word(j->state));
-    (void)buf_printf(
-        out, "</strong>, %lld nodes, %lld ranks, %lld restarts.</p>\n",
-        (long long)j->nodes_in, (long long)j->ranks,
-        (long long)MAX_OF(r ? r->restarts : 0, j->in->own ? j->in->own->attempt : 0));
+    (void)buf_printf(out, "</strong>, %lld nodes, %lld ranks, %lld restarts.</p>\n",
+                     (long long)j->nodes_in, (long long)j->ranks,
+                     (long long)j->restarts);
 }
 
 static void put_verdict(struct buf *out, const struct record_entry *v)

@@ -77,7 +77,7 @@ static void put_names(struct tracks *t)
 
     begin_event(t, "M", span_str("process_name"), 0, t->zero_us);
     put_str(t->out, ", \"args\": {\"name\": ");
-    put_json(t->out, span_str(j->in->run_id));
+    put_json(t->out, j->run_id);
     put_str(t->out, "}}");
     for (size_t i = 0; i < j->count && i < OPEN_MAX; i++) {
         if (!j->nodes[i].number)
@@ -105,13 +105,12 @@ static void put_members(struct tracks *t, const struct record_entry *round,
 
 static void put_rounds(struct tracks *t)
 {
-    const struct record *r = t->j->in->record;
     struct record_entry open = { 0 };
     int64_t waited_since_us = t->zero_us;
     bool in_round = false;
 
-    for (size_t i = 0; r && i < r->count; i++) {
-        const struct record_entry e = record_at(r, i);
+    for (size_t i = 0; i < t->j->entry_count; i++) {
+        const struct record_entry e = job_entry(t->j, i);
         const bool starts =
             e.kind == RECORD_ROUND && !(in_round && open.round == e.round);
         const bool ends = e.kind == RECORD_ENDED || e.kind == RECORD_VERDICT;
@@ -133,18 +132,15 @@ static void put_rounds(struct tracks *t)
             put_mark(t, &e);
     }
     if (in_round)
-        put_members(t, &open, t->j->in->now_us);
+        put_members(t, &open, t->j->now_us);
 }
 
 void job_status_trace(struct buf *out, const struct job_status *j)
 {
-    const struct record *r = j->in->record;
-    struct tracks t = { out, j, true,
-                        r && r->began_us ? MIN_OF(r->began_us, j->in->began_us)
-                                         : j->in->began_us };
+    struct tracks t = { out, j, true, j->began_us };
 
     put_str(out, "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"run_id\": ");
-    put_json(out, span_str(j->in->run_id));
+    put_json(out, j->run_id);
     put_str(out, ", \"began\": ");
     put_seconds(out, t.zero_us);
     put_str(out, "}, \"traceEvents\": [");

@@ -17,7 +17,7 @@ size_t local_name_print(const struct local_name *n, char out[LOCAL_NAME_MAX])
     return (size_t)len;
 }
 
-static bool take_number(struct span *s, uint64_t most, uint64_t *out)
+static bool name_number(struct span *s, uint64_t most, uint64_t *out)
 {
     uint64_t v = 0;
     size_t n = 0;
@@ -47,11 +47,11 @@ bool local_name_parse(struct span text, struct local_name *out)
     if (text.n < prefix.n || !span_eq(span_of(text.p, prefix.n), prefix))
         return false;
     text = span_of(text.p + prefix.n, text.n - prefix.n);
-    if (!take_number(&text, UINT32_MAX, &uid) || !take_byte(&text, '/') ||
-        !take_number(&text, INT32_MAX, &pid) || pid == 0)
+    if (!name_number(&text, UINT32_MAX, &uid) || !take_byte(&text, '/') ||
+        !name_number(&text, INT32_MAX, &pid) || pid == 0)
         return false;
     if (text.n && (!take_byte(&text, '/') ||
-                   !take_number(&text, LOCAL_NAME_TRIES - 1, &number) || number == 0))
+                   !name_number(&text, LOCAL_NAME_TRIES - 1, &number) || number == 0))
         return false;
     if (text.n)
         return false;

@@ -1,9 +1,8 @@
 /* node_status.c - see node_status.h. */
 #include "status/core/node_status.h"
 
-#include <assert.h>
-
 #include "base/err.h"
+#include "base/field.h"
 #include "base/mem.h"
 
 #define FORMAT 1u
@@ -34,196 +33,163 @@ const char *worker_state_word(enum worker_state s)
 
 #define WORKER_BYTES 33u
 
-static void put_text(struct buf *out, struct span text, size_t most)
-{
-    const size_t n = MIN_OF(text.n, most);
+/* Behind a format byte and the state, in this order; a store, the workers and the GPUs
+ * are between and behind them. */
+static const struct field head_fields[] = {
+    FIELD_NUMBER(node_status, round),      FIELD_NUMBER(node_status, group_rank),
+    FIELD_NUMBER(node_status, first_rank), FIELD_NUMBER(node_status, attempt),
+    FIELD_NUMBER(node_status, pid),        FIELD_NUMBER(node_status, memory),
+};
 
-    (void)buf_u32(out, (uint32_t)n);
-    (void)buf_append(out, text.p, n);
+static const struct field store_fields[] = {
+    FIELD_NUMBER(store_status, requests),    FIELD_NUMBER(store_status, answers),
+    FIELD_NUMBER(store_status, bytes_in),    FIELD_NUMBER(store_status, bytes_out),
+    FIELD_NUMBER(store_status, connections), FIELD_NUMBER(store_status, keys),
+    FIELD_NUMBER(store_status, rate),
+};
+
+static const struct field text_fields[] = {
+    FIELD_TEXT(node_status, version, NODE_VERSION_MAX),
+    FIELD_TEXT(node_status, wait, NODE_WAIT_MAX),
+};
+
+static const struct field worker_fields[] = {
+    FIELD_NUMBER(worker_status, pid),    FIELD_NUMBER(worker_status, code),
+    FIELD_NUMBER(worker_status, memory), FIELD_NUMBER(worker_status, cpu),
+    FIELD_NUMBER(worker_status, cpu_ms),
+};
+
+static const struct field gpu_fields[] = {
+    FIELD_NUMBER(gpu_status, busy),
+    FIELD_NUMBER(gpu_status, celsius),
+    FIELD_NUMBER(gpu_status, memory),
+    FIELD_NUMBER(gpu_status, memory_total),
+    FIELD_TEXT(gpu_status, name, NODE_GPU_NAME),
+};
+
+#define PUT_FIELDS(out, fields, from)                                                  \
+    buf_fail(out, fields_put(out, fields, ARRAY_LEN(fields), from))
+#define GET_FIELDS(rest, fields, to)                                                   \
+    fields_get(rest, fields, ARRAY_LEN(fields), to, "a node's status", err)
+
+/* Reads one of a few values; one that is not known becomes 0. */
+static int get_byte(struct span *rest, uint8_t count, uint8_t *out,
+                    struct muster_error *err)
+{
+    if (rest->n == 0)
+        return err_set(err, MUSTER_EPROTO, "a node's status is cut off");
+    *out = *rest->p < count ? *rest->p : 0;
+    *rest = span_skip(*rest, 1);
+    return 0;
 }
 
-static void put_worker(struct buf *out, const struct worker_status *w)
+static int get_count(struct span *rest, size_t most, size_t *out,
+                     struct muster_error *err)
 {
-    (void)buf_u8(out, (uint8_t)w->state);
-    (void)buf_u64(out, (uint64_t)w->pid);
-    (void)buf_u32(out, (uint32_t)(int32_t)w->code);
-    (void)buf_u64(out, w->memory);
-    (void)buf_u32(out, w->cpu);
-    (void)buf_u64(out, w->cpu_ms);
+    if (rest->n < 4 || get_u32(rest->p) > most)
+        return err_set(err, MUSTER_EPROTO, "a node's status is cut off");
+    *out = get_u32(rest->p);
+    *rest = span_skip(*rest, 4);
+    return 0;
 }
 
-/* A format byte, then fields of a fixed size, then the texts, workers and GPUs. */
+static struct span cut_text(struct span text, size_t most)
+{
+    return span_of(text.p, MIN_OF(text.n, most));
+}
+
 void node_status_encode(struct buf *out, const struct node_status *n)
 {
     const size_t workers = MIN_OF(n->worker_count, (size_t)NODE_WORKERS_MAX);
     const size_t gpus = MIN_OF(n->gpu_count, (size_t)NODE_GPUS_MAX);
-    const struct store_status *s = &n->store;
+    const struct node_status cut = { .version = cut_text(n->version, NODE_VERSION_MAX),
+                                     .wait = cut_text(n->wait, NODE_WAIT_MAX) };
 
     (void)buf_u8(out, FORMAT);
     (void)buf_u8(out, (uint8_t)n->state);
-    (void)buf_u64(out, (uint64_t)n->round);
-    (void)buf_u64(out, (uint64_t)n->group_rank);
-    (void)buf_u64(out, (uint64_t)n->first_rank);
-    (void)buf_u64(out, (uint64_t)n->attempt);
-    (void)buf_u64(out, (uint64_t)n->pid);
-    (void)buf_u64(out, n->memory);
-    (void)buf_u8(out, s->present);
-    (void)buf_u64(out, s->requests);
-    (void)buf_u64(out, s->answers);
-    (void)buf_u64(out, s->bytes_in);
-    (void)buf_u64(out, s->bytes_out);
-    (void)buf_u64(out, s->connections);
-    (void)buf_u64(out, s->keys);
-    (void)buf_u32(out, s->rate);
-    put_text(out, n->version, NODE_VERSION_MAX);
-    put_text(out, n->wait, NODE_WAIT_MAX);
+    PUT_FIELDS(out, head_fields, n);
+    (void)buf_u8(out, n->store.present);
+    PUT_FIELDS(out, store_fields, &n->store);
+    PUT_FIELDS(out, text_fields, &cut);
     (void)buf_u32(out, (uint32_t)workers);
-    for (size_t i = 0; i < workers; i++)
-        put_worker(out, &n->workers[i]);
+    for (size_t i = 0; i < workers; i++) {
+        (void)buf_u8(out, (uint8_t)n->workers[i].state);
+        PUT_FIELDS(out, worker_fields, &n->workers[i]);
+    }
     (void)buf_u32(out, (uint32_t)gpus);
     for (size_t i = 0; i < gpus; i++) {
-        (void)buf_u32(out, n->gpus[i].busy);
-        (void)buf_u32(out, n->gpus[i].celsius);
-        (void)buf_u64(out, n->gpus[i].memory);
-        (void)buf_u64(out, n->gpus[i].memory_total);
-        put_text(out, n->gpus[i].name, NODE_GPU_NAME);
+        struct gpu_status g = n->gpus[i];
+
+        g.name = cut_text(g.name, NODE_GPU_NAME);
+        PUT_FIELDS(out, gpu_fields, &g);
     }
 }
 
-struct reader {
-    struct span rest;
-    bool truncated; /* bytes are missing: reads give 0 from then on */
-};
-
-static const uint8_t *take(struct reader *r, size_t n)
+static int get_workers(struct span *rest, struct node_status *n,
+                       struct muster_error *err)
 {
-    const uint8_t *p = r->rest.p;
+    int rc = get_count(rest, MIN_OF(NODE_WORKERS_MAX, rest->n / WORKER_BYTES),
+                       &n->worker_count, err);
 
-    if (r->truncated || r->rest.n < n) {
-        r->truncated = true;
-        return NULL;
+    if (rc != 0 || n->worker_count == 0)
+        return rc;
+    n->workers = mem_calloc(n->worker_count, sizeof *n->workers);
+    if (!n->workers)
+        return err_nomem(err);
+    for (size_t i = 0; rc == 0 && i < n->worker_count; i++) {
+        uint8_t state = 0;
+
+        rc = get_byte(rest, WORKER_STATE_COUNT, &state, err);
+        n->workers[i].state = (enum worker_state)state;
+        if (rc == 0)
+            rc = GET_FIELDS(rest, worker_fields, &n->workers[i]);
     }
-    assert(n <= r->rest.n);
-    r->rest = span_of(p + n, r->rest.n - n);
-    return p;
+    return rc;
 }
 
-static uint64_t take_u64(struct reader *r)
+static int get_gpus(struct span *rest, struct node_status *n, struct muster_error *err)
 {
-    const uint8_t *p = take(r, 8);
+    int rc = get_count(rest, NODE_GPUS_MAX, &n->gpu_count, err);
 
-    return p ? get_u64(p) : 0;
-}
-
-static int64_t take_i64(struct reader *r)
-{
-    return (int64_t)take_u64(r);
-}
-
-static uint32_t take_u32(struct reader *r)
-{
-    const uint8_t *p = take(r, 4);
-
-    return p ? get_u32(p) : 0;
-}
-
-static uint8_t take_u8(struct reader *r)
-{
-    const uint8_t *p = take(r, 1);
-
-    return p ? *p : 0;
-}
-
-static struct span take_text(struct reader *r, size_t most)
-{
-    const size_t n = take_u32(r);
-    const uint8_t *p = n <= most ? take(r, n) : NULL;
-
-    if (n > most)
-        r->truncated = true;
-    return p ? span_of(p, n) : span_of(NULL, 0);
-}
-
-static void take_worker(struct reader *r, struct worker_status *w)
-{
-    const uint8_t state = take_u8(r);
-
-    w->state = state < WORKER_STATE_COUNT ? (enum worker_state)state : WORKER_NONE;
-    w->pid = take_i64(r);
-    w->code = (int32_t)take_u32(r);
-    w->memory = take_u64(r);
-    w->cpu = take_u32(r);
-    w->cpu_ms = take_u64(r);
-}
-
-static int take_gpus(struct reader *r, struct node_status *n)
-{
-    const uint32_t count = take_u32(r);
-
-    if (r->truncated || count > NODE_GPUS_MAX)
-        return MUSTER_EPROTO;
-    if (count == 0)
-        return 0;
-    n->gpus = mem_calloc(count, sizeof *n->gpus);
+    if (rc != 0 || n->gpu_count == 0)
+        return rc;
+    n->gpus = mem_calloc(n->gpu_count, sizeof *n->gpus);
     if (!n->gpus)
-        return MUSTER_ENOMEM;
-    for (n->gpu_count = 0; n->gpu_count < count; n->gpu_count++) {
-        struct gpu_status *g = &n->gpus[n->gpu_count];
-
-        g->busy = take_u32(r);
-        g->celsius = take_u32(r);
-        g->memory = take_u64(r);
-        g->memory_total = take_u64(r);
-        g->name = take_text(r, NODE_GPU_NAME);
-    }
-    return r->truncated ? MUSTER_EPROTO : 0;
+        return err_nomem(err);
+    for (size_t i = 0; rc == 0 && i < n->gpu_count; i++)
+        rc = GET_FIELDS(rest, gpu_fields, &n->gpus[i]);
+    return rc;
 }
 
 int node_status_decode(struct span bytes, struct node_status *out,
                        struct muster_error *err)
 {
-    struct reader r = { bytes, false };
     struct node_status n = { 0 };
-    struct store_status *s = &n.store;
+    uint8_t state = 0, present = 0;
+    int rc;
 
-    if (take_u8(&r) != FORMAT)
+    if (bytes.n == 0 || *bytes.p != FORMAT)
         return err_set(err, MUSTER_EPROTO, "a node's status has an unknown format");
-    const uint8_t state = take_u8(&r);
-    n.state = state <= NODE_SPARE ? (enum node_state)state : NODE_UNKNOWN;
-    n.round = take_i64(&r);
-    n.group_rank = take_i64(&r);
-    n.first_rank = take_i64(&r);
-    n.attempt = take_i64(&r);
-    n.pid = take_i64(&r);
-    n.memory = take_u64(&r);
-    s->present = take_u8(&r) != 0;
-    s->requests = take_u64(&r);
-    s->answers = take_u64(&r);
-    s->bytes_in = take_u64(&r);
-    s->bytes_out = take_u64(&r);
-    s->connections = take_u64(&r);
-    s->keys = take_u64(&r);
-    s->rate = take_u32(&r);
-    n.version = take_text(&r, NODE_VERSION_MAX);
-    n.wait = take_text(&r, NODE_WAIT_MAX);
-    n.worker_count = take_u32(&r);
-    if (r.truncated || n.worker_count > NODE_WORKERS_MAX ||
-        n.worker_count > r.rest.n / WORKER_BYTES)
-        return err_set(err, MUSTER_EPROTO, "a node's status is cut off");
-    if (n.worker_count) {
-        n.workers = mem_calloc(n.worker_count, sizeof *n.workers);
-        if (!n.workers)
-            return err_nomem(err);
-    }
-    for (size_t i = 0; i < n.worker_count; i++)
-        take_worker(&r, &n.workers[i]);
-    const int rc = take_gpus(&r, &n);
+    bytes = span_skip(bytes, 1);
+    rc = get_byte(&bytes, NODE_SPARE + 1, &state, err);
+    if (rc == 0)
+        rc = GET_FIELDS(&bytes, head_fields, &n);
+    if (rc == 0)
+        rc = get_byte(&bytes, UINT8_MAX, &present, err);
+    if (rc == 0)
+        rc = GET_FIELDS(&bytes, store_fields, &n.store);
+    if (rc == 0)
+        rc = GET_FIELDS(&bytes, text_fields, &n);
+    if (rc == 0)
+        rc = get_workers(&bytes, &n, err);
+    if (rc == 0)
+        rc = get_gpus(&bytes, &n, err);
     if (rc != 0) {
         node_status_fini(&n);
-        return rc == MUSTER_ENOMEM
-                   ? err_nomem(err)
-                   : err_set(err, rc, "a node's status is cut off at its GPUs");
+        return rc;
     }
+    n.state = (enum node_state)state;
+    n.store.present = present != 0;
     *out = n;
     return 0;
 }
@@ -237,33 +203,9 @@ void node_status_fini(struct node_status *n)
     *n = (struct node_status){ 0 };
 }
 
-uint64_t node_status_memory(const struct node_status *n)
+bool worker_is_alive(enum worker_state s)
 {
-    uint64_t sum = 0;
-
-    for (size_t i = 0; i < n->worker_count; i++)
-        sum += n->workers[i].memory;
-    return sum;
-}
-
-uint64_t node_status_cpu(const struct node_status *n)
-{
-    uint64_t sum = 0;
-
-    for (size_t i = 0; i < n->worker_count; i++)
-        sum += n->workers[i].cpu;
-    return sum;
-}
-
-size_t node_status_alive(const struct node_status *n)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < n->worker_count; i++)
-        count += n->workers[i].state == WORKER_STARTING ||
-                 n->workers[i].state == WORKER_RUNNING ||
-                 n->workers[i].state == WORKER_STOPPED;
-    return count;
+    return s == WORKER_STARTING || s == WORKER_RUNNING || s == WORKER_STOPPED;
 }
 
 #define RATE_MS 500u /* A rate over a shorter time would mean little. */

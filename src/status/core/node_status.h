@@ -1,6 +1,6 @@
 /* node_status.h - what one node reports about itself when it is asked: its state, its
  * workers, its store. The agent fills it in (agent/status.c) and sends it over the
- * channel as an answer; job_status.h combines it with the record. Pure. */
+ * session as an answer; job_status.h combines it with the record. Pure. */
 #ifndef STATUS_CORE_NODE_STATUS_H
 #define STATUS_CORE_NODE_STATUS_H
 
@@ -52,7 +52,7 @@ const char *worker_state_word(enum worker_state s);
 struct worker_status {
     enum worker_state state;
     int64_t pid;     /* 0: none yet */
-    int64_t code;    /* once it has ended, in Python's form: negative for a signal */
+    int32_t code;    /* once it has ended, in Python's form: negative for a signal */
     uint64_t memory; /* bytes in RAM */
     uint32_t cpu;    /* of one CPU, in thousandths, lately */
     uint64_t cpu_ms; /* in all */
@@ -103,7 +103,7 @@ struct node_status {
 };
 
 /* Appends the encoded status with at most NODE_WORKERS_MAX workers, so that it has at
- * most CHANNEL_ANSWER_MAX bytes. Errors stay in the buffer. */
+ * most SESSION_ANSWER_MAX bytes. Errors stay in the buffer. */
 void node_status_encode(struct buf *out, const struct node_status *n);
 
 /* Decodes what a node sent. Texts point into bytes; the caller frees the workers with
@@ -112,9 +112,6 @@ int node_status_decode(struct span bytes, struct node_status *out,
                        struct muster_error *err);
 void node_status_fini(struct node_status *n);
 
-/* Sums over the workers. */
-uint64_t node_status_memory(const struct node_status *n);
-uint64_t node_status_cpu(const struct node_status *n); /* thousandths */
-size_t node_status_alive(const struct node_status *n);
+bool worker_is_alive(enum worker_state s);
 
 #endif

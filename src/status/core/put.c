@@ -68,7 +68,8 @@ static const char *replacement(enum style style, uint32_t c, char room[16])
 }
 
 /* Writes at most `most` characters; returns how many bytes of the text are left. */
-static size_t put(struct buf *out, struct span text, enum style style, size_t most)
+static size_t put_styled(struct buf *out, struct span text, enum style style,
+                         size_t most)
 {
     size_t kept = 0; /* bytes at the front that stay as they are */
     char room[16];
@@ -96,23 +97,23 @@ static size_t put(struct buf *out, struct span text, enum style style, size_t mo
 void put_json(struct buf *out, struct span text)
 {
     (void)buf_u8(out, '"');
-    (void)put(out, text, JSON, SIZE_MAX);
+    (void)put_styled(out, text, JSON, SIZE_MAX);
     (void)buf_u8(out, '"');
 }
 
 void put_html(struct buf *out, struct span text)
 {
-    (void)put(out, text, HTML, SIZE_MAX);
+    (void)put_styled(out, text, HTML, SIZE_MAX);
 }
 
 void put_plain(struct buf *out, struct span text)
 {
-    (void)put(out, text, PLAIN, SIZE_MAX);
+    (void)put_styled(out, text, PLAIN, SIZE_MAX);
 }
 
 void put_label(struct buf *out, struct span text)
 {
-    (void)put(out, text, LABEL, SIZE_MAX);
+    (void)put_styled(out, text, LABEL, SIZE_MAX);
 }
 
 size_t plain_width(struct span text)
@@ -133,18 +134,9 @@ void put_plain_cut(struct buf *out, struct span text, size_t columns)
 {
     const bool cut = plain_width(text) > columns;
 
-    (void)put(out, text, PLAIN, cut && columns > 3 ? columns - 3 : columns);
+    (void)put_styled(out, text, PLAIN, cut && columns > 3 ? columns - 3 : columns);
     if (cut && columns > 3)
         put_str(out, "...");
-}
-
-struct span take_line(struct span *rest)
-{
-    const uint8_t *end = rest->n ? memchr(rest->p, '\n', rest->n) : NULL;
-    const struct span line = span_of(rest->p, end ? (size_t)(end - rest->p) : rest->n);
-
-    *rest = end ? span_of(end + 1, rest->n - line.n - 1) : span_of(NULL, 0);
-    return line;
 }
 
 void put_str(struct buf *out, const char *text)

@@ -21,9 +21,6 @@ void put_plain_cut(struct buf *out, struct span text, size_t columns);
 /* How many columns put_plain would take, if each character takes one. */
 size_t plain_width(struct span text);
 
-/* Takes the first line off a text, and returns it without its newline. */
-struct span take_line(struct span *rest);
-
 /* "2 h 14 min", "12 s", "0.4 s" */
 void put_duration(struct buf *out, int64_t us);
 /* "41.2 GiB" */

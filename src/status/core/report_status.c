@@ -2,305 +2,298 @@
 #include "status/core/report_status.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "status/core/job_status.h"
-#include "status/core/status_text.h"
 
 #define EVENTS_MAX 4096u
 
-/* A member of an object under another name; nothing if there is none. */
-static void copy(json_t *to, const char *key, const json_t *from, const char *name)
-{
-    json_t *value = json_object_get(from, name);
+/* ---- JSON of any origin ---- */
 
-    if (value)
-        (void)json_object_set(to, key, value);
+static struct span text_of(const json_t *object, const char *key)
+{
+    const json_t *text = json_object_get(object, key);
+
+    return json_is_string(text)
+               ? span_of(json_string_value(text), json_string_length(text))
+               : span_of(NULL, 0);
 }
 
-static void copy_time(json_t *to, const char *key, const json_t *from, const char *name)
+static bool is_text(const json_t *object, const char *key, const char *text)
 {
-    if (json_is_number(json_object_get(from, name)))
-        (void)json_object_set_new(to, key, json_real(json_num(from, name, 0) / 1e6));
+    return span_eq(text_of(object, key), span_str(text));
+}
+
+/* Numbers that no report has would overflow sums of them: they count as missing. */
+static int64_t number_of(const json_t *object, const char *key, int64_t otherwise)
+{
+    const json_t *n = json_object_get(object, key);
+    const double v = json_is_number(n) ? json_number_value(n) : 1e18;
+
+    return v > -9e15 && v < 9e15 ? (int64_t)v : otherwise;
+}
+
+static enum record_cause cause_of(const json_t *object)
+{
+    for (int i = 0; i < RECORD_CAUSE_COUNT; i++)
+        if (is_text(object, "cause", record_cause_name((enum record_cause)i)))
+            return (enum record_cause)i;
+    return CAUSE_NONE;
+}
+
+static enum job_state outcome_of(const json_t *report)
+{
+    for (int i = 0; i < JOB_STATE_COUNT; i++)
+        if (is_text(report, "outcome", job_state_word((enum job_state)i)))
+            return (enum job_state)i;
+    return JOB_FAILED;
 }
 
 /* ---- what happened ---- */
 
-static json_t *add_event(json_t *list, const char *kind, const json_t *from,
-                         const char *time)
+/* Adds an entry, unless it has no time or there are too many; NULL then. */
+static struct record_entry *add_entry(struct job_status *j, enum record_kind kind,
+                                      const json_t *from, const char *time)
 {
-    json_t *e = json_object();
+    struct record_entry *e = &j->entries[j->entry_count];
 
-    (void)json_object_set_new(e, "kind", json_string(kind));
-    copy_time(e, "at", from, time);
-    copy(e, "round", from, "round");
-    copy(e, "cause", from, "cause");
-    if (json_object_get(e, "at") && json_array_size(list) < EVENTS_MAX)
-        (void)json_array_append(list, e);
-    json_decref(e);
-    return json_array_get(list, json_array_size(list) - 1);
+    if (!json_is_number(json_object_get(from, time)) || j->entry_count == EVENTS_MAX)
+        return NULL;
+    *e = (struct record_entry){ .number = ++j->entry_count, /* in order of coming */
+                                .kind = kind,
+                                .cause = cause_of(from),
+                                .at_us = number_of(from, time, 0),
+                                .round = number_of(from, "round", -1),
+                                .rank = -1,
+                                .local_rank = -1,
+                                .pid = -1 };
+    return e;
 }
 
-static void add_failures(json_t *list, const char *kind, const json_t *failures)
+static void add_failure(struct job_status *j, enum record_kind kind, const json_t *f)
+{
+    struct record_entry *e = add_entry(j, kind, f, "time_us");
+
+    if (!e)
+        return;
+    e->rank = number_of(f, "rank", -1);
+    e->local_rank = number_of(f, "local_rank", -1);
+    e->pid = number_of(f, "pid", -1);
+    e->code = number_of(f, "exit_code", 0);
+    e->node = (uint32_t)number_of(f, "node", 0);
+    e->host = text_of(f, "host");
+    e->text = text_of(f, "text");
+    e->place = text_of(f, "place");
+    e->path = text_of(f, "log");
+    e->body = text_of(f, json_object_get(f, "lines") ? "lines" : "last_words");
+    e->count = number_of(f, "restart", 0);
+    e->total = number_of(f, "allowed", 0);
+}
+
+static void add_failures(struct job_status *j, enum record_kind kind,
+                         const json_t *failures)
 {
     const json_t *f;
     size_t i;
 
-    json_array_foreach(failures, i, f)
-    {
-        json_t *e = add_event(list, kind, f, "time_us");
-
-        copy(e, "rank", f, "rank");
-        copy(e, "local_rank", f, "local_rank");
-        copy(e, "pid", f, "pid");
-        copy(e, "code", f, "exit_code");
-        copy(e, "node", f, "node");
-        copy(e, "host", f, "host");
-        copy(e, "text", f, "text");
-        copy(e, "place", f, "place");
-        copy(e, "path", f, "log");
-        copy(e, "lines", f, json_object_get(f, "lines") ? "lines" : "last_words");
-        copy(e, "count", f, "restart");
-        copy(e, "total", f, "allowed");
-    }
+    json_array_foreach(failures, i, f) add_failure(j, kind, f);
 }
 
-static void add_rounds(json_t *list, const json_t *rounds)
+static int add_round(struct job_status *j, const json_t *round)
 {
-    const json_t *r, *p;
-    size_t i, k;
+    struct record_entry *e = add_entry(j, RECORD_ROUND, round, "began_us");
+    const json_t *p;
+    struct buf b;
+    size_t i;
 
-    json_array_foreach(rounds, i, r)
+    buf_init(&b, SIZE_MAX);
+    json_array_foreach(json_object_get(round, "placement"), i, p)
     {
-        json_t *e = add_event(list, "ROUND", r, "began_us"), *members = json_array();
+        const struct record_ranks line = { (uint32_t)number_of(p, "node", 0),
+                                           number_of(p, "first_rank", 0),
+                                           number_of(p, "count", 0) };
 
-        copy(e, "count", r, "nodes");
-        copy(e, "total", r, "ranks");
-        (void)json_object_del(e, "cause"); /* That is how it ended. */
-        json_array_foreach(json_object_get(r, "placement"), k, p)(void)
-            json_array_append_new(
-                members, json_pack("[I, I, I]", (json_int_t)json_count(p, "node"),
-                                   (json_int_t)json_count(p, "first_rank"),
-                                   (json_int_t)json_count(p, "count")));
-        (void)json_object_set_new(e, "members", members);
-        (void)add_event(list, "ENDED", r, "ended_us");
+        buf_fail(&b, record_ranks_print(&b, &line));
     }
+    const char *body = buf_error(&b) ? NULL : arena_text(&j->arena, buf_span(&b));
+    buf_fini(&b);
+    if (!body)
+        return MUSTER_ENOMEM;
+    if (e) {
+        e->cause = CAUSE_NONE; /* The round's cause is that of its end. */
+        e->count = number_of(round, "nodes", 0);
+        e->total = number_of(round, "ranks", 0);
+        e->body = span_str(body);
+    }
+    (void)add_entry(j, RECORD_ENDED, round, "ended_us");
+    return 0;
 }
 
 static int by_time(const void *a, const void *b)
 {
-    const double x = json_num(*(json_t *const *)a, "at", 0),
-                 y = json_num(*(json_t *const *)b, "at", 0);
+    const struct record_entry *x = a, *y = b;
 
-    return (x > y) - (x < y);
+    if (x->at_us != y->at_us)
+        return x->at_us < y->at_us ? -1 : 1;
+    return (x->number > y->number) - (x->number < y->number);
 }
 
 /* In the order of their times, numbered from 1. */
-static json_t *history(const json_t *report)
+static int read_history(struct job_status *j, const json_t *report)
 {
-    json_t *list = json_array(), *sorted = json_array();
-    json_t *verdict = json_pack("[O?]", json_object_get(report, "verdict"));
+    const json_t *rounds = json_object_get(report, "rounds"), *r;
+    size_t i;
 
-    add_rounds(list, json_object_get(report, "rounds"));
-    add_failures(list, "FAILED", json_object_get(report, "failures"));
-    add_failures(list, "RESTART", json_object_get(report, "restart_causes"));
-    add_failures(list, "NOTE", json_object_get(report, "hangs"));
-    if (json_is_object(json_array_get(verdict, 0)))
-        add_failures(list, "VERDICT", verdict);
-    const size_t n = json_array_size(list);
-    json_t **order = mem_calloc(n + 1, sizeof *order);
-    for (size_t i = 0; order && i < n; i++)
-        order[i] = json_array_get(list, i);
-    if (order)
-        qsort(order, n, sizeof *order, by_time);
-    for (size_t i = 0; order && i < n; i++) {
-        (void)json_object_set_new(order[i], "number", json_integer((json_int_t)i + 1));
-        (void)json_array_append(sorted, order[i]);
+    j->entries = arena_alloc(&j->arena, EVENTS_MAX + 1, sizeof *j->entries);
+    if (!j->entries)
+        return MUSTER_ENOMEM;
+    json_array_foreach(rounds, i, r) if (add_round(j, r) != 0) return MUSTER_ENOMEM;
+    add_failures(j, RECORD_FAILED, json_object_get(report, "failures"));
+    add_failures(j, RECORD_RESTART, json_object_get(report, "restart_causes"));
+    add_failures(j, RECORD_NOTE, json_object_get(report, "hangs"));
+    add_failure(j, RECORD_VERDICT, json_object_get(report, "verdict"));
+    qsort(j->entries, j->entry_count, sizeof *j->entries, by_time);
+    for (i = 0; i < j->entry_count; i++) {
+        j->entries[i].number = i + 1;
+        if (j->entries[i].kind != RECORD_VERDICT)
+            continue;
+        j->have_verdict = true;
+        j->verdict = j->entries[i];
     }
-    mem_free(order);
-    json_decref(verdict);
-    json_decref(list);
-    return sorted;
+    if (j->state != JOB_SUCCEEDED)
+        return 0;
+    j->have_verdict = true;
+    j->verdict = (struct record_entry){ .kind = RECORD_VERDICT,
+                                        .cause = CAUSE_SUCCEEDED,
+                                        .at_us = number_of(report, "ended_us", 0),
+                                        .round = -1,
+                                        .rank = -1 };
+    return 0;
 }
 
 /* ---- nodes and ranks, as of the last round ---- */
 
-static const json_t *last_round(const json_t *report)
-{
-    const json_t *rounds = json_object_get(report, "rounds");
-
-    return json_array_get(rounds, json_array_size(rounds) - 1);
-}
-
 /* The exit code of a rank; false: it is not known. */
-static bool code_of(const json_t *round, uint64_t rank, int64_t *code)
+static bool code_of(const json_t *round, int64_t rank, int32_t *code)
 {
     const json_t *c;
     size_t i;
 
     json_array_foreach(json_object_get(round, "exit_codes"), i, c)
     {
-        const uint64_t first = json_count(c, "first_rank");
+        const int64_t first = number_of(c, "first_rank", 0);
 
-        if (rank >= first && rank - first < json_count(c, "count")) {
-            *code = (int64_t)json_num(c, "code", 0);
+        if (rank < first || rank - first >= number_of(c, "count", 0))
+            continue;
+        *code = (int32_t)number_of(c, "code", 0);
+        return true;
+    }
+    return false;
+}
+
+static bool has_failed(const struct job_status *j, int64_t rank)
+{
+    for (size_t i = 0; i < j->entry_count; i++) {
+        const struct record_entry *e = &j->entries[i];
+
+        if (e->kind == RECORD_FAILED && e->rank == rank && e->round == j->round)
             return true;
-        }
     }
     return false;
 }
 
-static bool has_failed(const json_t *report, uint64_t rank, double round)
+static int read_workers(struct job_status *j, struct job_node *n, const json_t *round)
 {
-    const json_t *f;
-    size_t i;
+    const size_t count = (size_t)MIN_OF(n->ranks, (int64_t)JOB_WORKERS_LISTED);
+    struct worker_status *workers = arena_alloc(&j->arena, count + 1, sizeof *workers);
 
-    json_array_foreach(json_object_get(report, "failures"), i,
-                       f) if (json_count(f, "rank") == rank &&
-                              json_object_get(f, "rank") &&
-                              json_num(f, "round", -1) == round) return true;
-    return false;
-}
+    if (!workers)
+        return MUSTER_ENOMEM;
+    for (size_t i = 0; i < count; i++) {
+        struct worker_status *w = &workers[i];
+        const int64_t rank = n->first_rank + (int64_t)i;
 
-static json_t *workers(const json_t *report, const json_t *round, uint64_t first,
-                       uint64_t count)
-{
-    json_t *list = json_array();
-
-    for (uint64_t i = 0; i < count && i < JOB_WORKERS_LISTED; i++) {
-        json_t *w = json_pack("{s:I, s:I}", "rank", (json_int_t)first + (json_int_t)i,
-                              "local_rank", (json_int_t)i);
-        int64_t code = 0;
-        const bool known = code_of(round, first + i, &code);
-        const char *state =
-            !known                                                        ? "none"
-            : code == 0                                                   ? "succeeded"
-            : has_failed(report, first + i, json_num(round, "round", -1)) ? "failed"
-                                                                          : "ended";
-
-        (void)json_object_set_new(w, "state", json_string(state));
-        if (known)
-            (void)json_object_set_new(w, "code", json_integer((json_int_t)code));
-        (void)json_array_append_new(list, w);
+        if (code_of(round, rank, &w->code))
+            w->state = w->code == 0          ? WORKER_SUCCEEDED
+                       : has_failed(j, rank) ? WORKER_FAILED
+                                             : WORKER_ENDED;
     }
-    return list;
+    n->workers = workers;
+    n->worker_count = count;
+    return 0;
 }
 
-/* Where the last round had its ranks on a node. */
-static const json_t *placed(const json_t *round, const json_t *node)
+static int read_node(struct job_status *j, struct job_node *n, const json_t *node,
+                     const json_t *round)
 {
     const json_t *p;
     size_t i;
 
-    json_array_foreach(json_object_get(round, "placement"), i,
-                       p) if (json_num(p, "node", -1) ==
-                              json_num(node, "node", -2)) return p;
-    return NULL;
-}
-
-static json_t *nodes(const json_t *report)
-{
-    const json_t *round = last_round(report), *n;
-    json_t *list = json_array();
-    size_t i;
-
-    json_array_foreach(json_object_get(report, "nodes"), i, n)
+    *n = (struct job_node){ .number = (uint32_t)number_of(node, "node", 0),
+                            .host = text_of(node, "host"),
+                            .addr = text_of(node, "address"),
+                            .agent_pid = number_of(node, "agent_pid", 0),
+                            .state = is_text(node, "state", "lost")   ? NODE_LOST
+                                     : is_text(node, "state", "left") ? NODE_LEFT
+                                                                      : NODE_ENDED,
+                            .first_rank = -1 };
+    j->lost += n->state == NODE_LOST;
+    json_array_foreach(json_object_get(round, "placement"), i, p)
     {
-        const json_t *p = placed(round, n);
-        const bool here = span_eq(json_span(n, "state"), span_str("here"));
-        json_t *j = json_object();
-
-        copy(j, "node", n, "node");
-        copy(j, "name", n, "host");
-        copy(j, "address", n, "address");
-        copy(j, "pid", n, "agent_pid");
-        (void)json_object_set_new(j, "state",
-                                  here ? json_string("ended")
-                                       : json_incref(json_object_get(n, "state")));
-        (void)json_object_set_new(
-            j, "first_rank",
-            p ? json_integer((json_int_t)json_count(p, "first_rank")) : json_null());
-        (void)json_object_set_new(j, "ranks",
-                                  json_integer((json_int_t)json_count(p, "count")));
-        if (p)
-            (void)json_object_set_new(j, "workers",
-                                      workers(report, round,
-                                              json_count(p, "first_rank"),
-                                              json_count(p, "count")));
-        (void)json_array_append_new(list, j);
+        if (number_of(p, "node", -1) != n->number)
+            continue;
+        n->first_rank = MAX_OF(number_of(p, "first_rank", 0), (int64_t)0);
+        n->ranks = MAX_OF(number_of(p, "count", 0), (int64_t)0);
+        return read_workers(j, n, round);
     }
-    return list;
+    return 0;
 }
 
-static uint64_t lost_nodes(const json_t *report)
+static int read_nodes(struct job_status *j, const json_t *report, const json_t *round)
 {
-    uint64_t count = 0;
-    const json_t *n;
+    const json_t *nodes = json_object_get(report, "nodes"), *n;
     size_t i;
 
-    json_array_foreach(json_object_get(report, "nodes"), i, n) count +=
-        span_eq(json_span(n, "state"), span_str("lost"));
-    return count;
+    j->nodes = mem_calloc(json_array_size(nodes) + 1, sizeof *j->nodes);
+    if (!j->nodes)
+        return MUSTER_ENOMEM;
+    json_array_foreach(nodes, i, n) if (read_node(j, &j->nodes[j->count++], n, round) !=
+                                        0) return MUSTER_ENOMEM;
+    return 0;
 }
 
-static json_t *job(const json_t *report)
+int report_status(const json_t *report, struct job_status *j, struct muster_error *err)
 {
-    const json_t *round = last_round(report),
+    const json_t *rounds = json_object_get(report, "rounds"),
                  *causes = json_object_get(report, "restart_causes"),
-                 *last = json_array_get(causes, json_array_size(causes) - 1);
-    json_t *j = json_object();
+                 *round = json_array_get(rounds, json_array_size(rounds) - 1),
+                 *restart = json_array_get(causes, json_array_size(causes) - 1);
 
-    copy(j, "run_id", report, "run_id");
-    copy(j, "state", report, "outcome");
-    copy_time(j, "began", report, "began_us");
-    (void)json_object_set_new(
-        j, "round",
-        round ? json_integer((json_int_t)json_count(round, "round")) : json_null());
-    copy(j, "nodes", round, "nodes");
-    copy(j, "ranks", round, "ranks");
-    copy(j, "restarts", report, "restarts");
-    copy(j, "max_restarts", last, "allowed");
-    (void)json_object_set_new(j, "nodes_lost",
-                              json_integer((json_int_t)lost_nodes(report)));
-    return j;
-}
-
-json_t *report_status(const json_t *report, struct muster_error *err)
-{
-    if (!json_is_object(report) || !json_object_get(report, "run_id") ||
-        !json_is_array(json_object_get(report, "rounds"))) {
-        (void)err_set(err, MUSTER_EINVAL,
-                      "it is not a report of a job\n"
-                      "`muster run --report=FILE` writes one.");
-        return NULL;
+    if (!json_object_get(report, "run_id") || !json_is_array(rounds))
+        return err_set(err, MUSTER_EINVAL,
+                       "it is not a report of a job\n"
+                       "`muster run --report=FILE` writes one.");
+    if (number_of(report, "schema", 0) != 1)
+        return err_set(err, MUSTER_EINVAL,
+                       "its schema is %lld, and this version knows 1",
+                       (long long)number_of(report, "schema", 0));
+    *j = (struct job_status){
+        .version = text_of(report, "muster"),
+        .run_id = text_of(report, "run_id"),
+        .state = outcome_of(report),
+        .began_us = number_of(report, "began_us", 0),
+        .round = round ? number_of(round, "round", 0) : -1,
+        .ranks = number_of(round, "ranks", 0),
+        .nodes_in = number_of(round, "nodes", 0),
+        .restarts = number_of(report, "restarts", 0),
+        .max_restarts = number_of(restart, "allowed", 0),
+        .rounds = (int64_t)json_array_size(rounds),
+    };
+    if (read_history(j, report) != 0 || read_nodes(j, report, round) != 0) {
+        job_status_fini(j);
+        return err_nomem(err);
     }
-    if (json_num(report, "schema", 0) != 1) {
-        (void)err_set(err, MUSTER_EINVAL,
-                      "its schema is %.0f, and this version knows 1",
-                      json_num(report, "schema", 0));
-        return NULL;
-    }
-    json_t *events = history(report);
-    const json_t *last = json_array_get(events, json_array_size(events) - 1), *e;
-    json_t *verdict = json_null();
-    size_t i;
-    json_array_foreach(events, i,
-                       e) if (span_eq(json_span(e, "kind"), span_str("VERDICT")))
-        verdict = json_deep_copy(e);
-    if (span_eq(json_span(report, "outcome"), span_str("succeeded")))
-        verdict = json_pack("{s:s, s:s, s:f}", "kind", "VERDICT", "cause", "succeeded",
-                            "at", json_num(report, "ended_us", 0) / 1e6);
-    const double end = json_object_get(report, "ended_us")
-                           ? json_num(report, "ended_us", 0) / 1e6
-                           : json_num(last, "at", 0);
-    json_t *out =
-        json_pack("{s:s, s:O?, s:f, s:s, s:o, s:b, s:o, s:o, s:o}", "schema",
-                  "muster-status/1", "version", json_object_get(report, "muster"), "at",
-                  end, "scope", "job", "job", job(report), "workers_listed", 1, "nodes",
-                  nodes(report), "verdict", verdict, "history", events);
-    if (!out)
-        (void)err_nomem(err);
-    return out;
+    const int64_t last = j->entry_count ? j->entries[j->entry_count - 1].at_us : 0;
+    j->now_us = number_of(report, "ended_us", last);
+    return 0;
 }

@@ -1,7 +1,6 @@
 /* status_text.c - see status_text.h. */
 #include "status/core/status_text.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -9,48 +8,10 @@
 
 #define LISTED_MAX 40u /* nodes; larger jobs list only those that stand out */
 
-struct span json_span(const json_t *object, const char *key)
+/* Microseconds from a time to the moment of the answer. */
+static int64_t age_us(const struct job_status *j, int64_t at_us)
 {
-    const json_t *text = json_object_get(object, key);
-
-    return json_is_string(text)
-               ? span_of(json_string_value(text), json_string_length(text))
-               : span_of(NULL, 0);
-}
-
-double json_num(const json_t *object, const char *key, double otherwise)
-{
-    const json_t *n = json_object_get(object, key);
-
-    return json_is_number(n) ? json_number_value(n) : otherwise;
-}
-
-/* This avoids fmax(), for which alone every job would have to load libm. */
-uint64_t json_count(const json_t *object, const char *key)
-{
-    const double n = json_num(object, key, 0);
-
-    return n > 0 && n < 1e18 ? (uint64_t)n : 0;
-}
-
-static int64_t whole(const json_t *object, const char *key, int64_t otherwise)
-{
-    const double v = json_num(object, key, (double)otherwise);
-
-    return v > -9e15 && v < 9e15 ? (int64_t)v : otherwise;
-}
-
-static bool is_text(const json_t *object, const char *key, const char *text)
-{
-    return span_eq(json_span(object, key), span_str(text));
-}
-
-/* Microseconds from a time in the JSON to the moment of the answer. */
-static int64_t age_us(const json_t *status, double at)
-{
-    const double d = (json_num(status, "at", 0) - at) * 1e6;
-
-    return d > 0 && d < 9e15 ? (int64_t)d : 0;
+    return MAX_OF(j->now_us - at_us, 0);
 }
 
 static void put_count(struct buf *out, int64_t n, const char *one, const char *many)
@@ -62,17 +23,15 @@ static void put_count(struct buf *out, int64_t n, const char *one, const char *m
 
 /* ---- pieces ---- */
 
-void status_ranks(struct buf *out, const json_t *node)
+void status_ranks(struct buf *out, const struct job_node *n)
 {
-    const int64_t first = whole(node, "first_rank", -1), n = whole(node, "ranks", 0);
-
-    if (first < 0)
+    if (n->first_rank < 0)
         put_str(out, "-");
-    else if (n > 1)
-        (void)buf_printf(out, "%lld-%lld", (long long)first,
-                         (long long)(first + n - 1));
+    else if (n->ranks > 1)
+        (void)buf_printf(out, "%lld-%lld", (long long)n->first_rank,
+                         (long long)(n->first_rank + n->ranks - 1));
     else
-        put_int(out, first);
+        put_int(out, n->first_rank);
 }
 
 /* Shortens 'File "/x/train.py", line 41, in load' to 'train.py:41'. Other texts stay as
@@ -102,88 +61,83 @@ static void put_place(struct buf *out, struct span place)
 }
 
 /* "rank 3 on node2: ..." */
-static void status_cause(struct buf *out, const json_t *entry)
+static void put_cause(struct buf *out, const struct record_entry *e)
 {
-    const int64_t rank = whole(entry, "rank", -1);
-    const struct span host = json_span(entry, "host"), text = json_span(entry, "text"),
-                      cause = json_span(entry, "cause"),
-                      place = json_span(entry, "place");
+    const bool ranked = e->rank >= 0 && e->kind != RECORD_LOST;
 
-    if (rank >= 0)
-        (void)buf_printf(out, "rank %lld", (long long)rank);
-    if (host.n) {
-        put_str(out, rank >= 0 ? " on " : "");
-        put_plain(out, host);
+    if (ranked)
+        (void)buf_printf(out, "rank %lld", (long long)e->rank);
+    if (e->host.n) {
+        put_str(out, ranked ? " on " : "");
+        put_plain(out, e->host);
     }
-    if (rank >= 0 || host.n)
+    if (ranked || e->host.n)
         put_str(out, ": ");
-    put_plain(out, text.n ? text : cause);
-    if (place.n) {
+    if (e->text.n)
+        put_plain(out, e->text);
+    else if (e->cause != CAUSE_NONE)
+        put_str(out, record_cause_name(e->cause));
+    if (e->place.n) {
         put_str(out, " (");
-        put_place(out, place);
+        put_place(out, e->place);
         put_str(out, ")");
     }
 }
 
-bool status_is_restart(const json_t *entry)
+void status_restart(struct buf *out, const struct job_status *j,
+                    const struct record_entry *e)
 {
-    return is_text(entry, "kind", "RESTART");
-}
-
-void status_restart(struct buf *out, const json_t *status, const json_t *entry)
-{
-    put_duration(out, age_us(status, json_num(entry, "at", 0)));
+    put_duration(out, age_us(j, e->at_us));
     put_str(out, " ago, ");
-    status_cause(out, entry);
+    put_cause(out, e);
 }
 
-static void put_last_restart(struct buf *out, const json_t *status)
+static void put_last_restart(struct buf *out, const struct job_status *j)
 {
-    const json_t *history = json_object_get(status, "history");
+    for (size_t i = j->entry_count; i-- > 0;) {
+        const struct record_entry e = job_entry(j, i);
 
-    for (size_t i = json_array_size(history); i-- > 0;)
-        if (status_is_restart(json_array_get(history, i))) {
-            put_str(out, " (last: ");
-            status_restart(out, status, json_array_get(history, i));
-            put_str(out, ")");
-            return;
-        }
-}
-
-static void put_store_line(struct buf *out, const json_t *status)
-{
-    const json_t *job = json_object_get(status, "job");
-
-    put_str(out, "muster store ");
-    put_plain(out, json_span(job, "endpoint"));
-    if (json_is_number(json_object_get(job, "began"))) {
-        put_str(out, ", serving ");
-        put_duration(out, age_us(status, json_num(job, "began", 0)));
-    }
-}
-
-void status_headline(struct buf *out, const json_t *status, size_t id_max)
-{
-    const json_t *job = json_object_get(status, "job");
-    const int64_t round = whole(job, "round", -1);
-
-    if (is_text(status, "scope", "store")) {
-        put_store_line(out, status);
+        if (e.kind != RECORD_RESTART)
+            continue;
+        put_str(out, " (last: ");
+        status_restart(out, j, &e);
+        put_str(out, ")");
         return;
     }
-    put_plain_cut(out, json_span(job, "run_id"), id_max);
+}
+
+void status_headline(struct buf *out, const struct job_status *j, size_t id_max)
+{
+    if (job_is_store(j)) {
+        put_str(out, "muster store ");
+        put_plain(out, j->endpoint);
+        if (j->began_us > 0) {
+            put_str(out, ", serving ");
+            put_duration(out, age_us(j, j->began_us));
+        }
+        return;
+    }
+    put_plain_cut(out, j->run_id, id_max);
     put_str(out, "   ");
-    put_plain(out, json_span(job, "state"));
+    put_str(out, job_state_word(j->state));
     put_str(out, " ");
-    put_duration(out, age_us(status, json_num(job, "began", 0)));
-    if (round >= 0)
-        (void)buf_printf(out, ", round %lld", (long long)round);
+    put_duration(out, age_us(j, j->began_us));
+    if (j->round >= 0)
+        (void)buf_printf(out, ", round %lld", (long long)j->round);
     put_str(out, ", ");
-    put_count(out, whole(job, "nodes", 0), "node", "nodes");
+    put_count(out, j->nodes_in, "node", "nodes");
     put_str(out, ", ");
-    put_count(out, whole(job, "ranks", 0), "rank", "ranks");
+    put_count(out, j->ranks, "rank", "ranks");
     put_str(out, ", ");
-    put_count(out, whole(job, "restarts", 0), "restart", "restarts");
+    put_count(out, j->restarts, "restart", "restarts");
+}
+
+/* The use of the CPU by a rank of a running node, in percent; -1: not known. */
+static double cpu_of_rank(const struct job_node *n)
+{
+    return n->state == NODE_RUNNING && n->reported && n->ranks > 0
+               ? (double)n->cpu / 10 / (double)n->ranks
+               : -1;
 }
 
 static int by_value(const void *a, const void *b)
@@ -193,19 +147,14 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-double status_median(const json_t *status)
+double status_median(const struct job_status *j)
 {
-    const json_t *nodes = json_object_get(status, "nodes"), *node;
-    double *all = mem_alloc((json_array_size(nodes) + 1) * sizeof *all), mid = -1;
-    size_t count = 0, i;
+    double *all = mem_alloc((j->count + 1) * sizeof *all), mid = -1;
+    size_t count = 0;
 
-    json_array_foreach(nodes, i, node)
-    {
-        const double ranks = json_num(node, "ranks", 0);
-
-        if (all && is_text(node, "state", "running") && json_object_get(node, "cpu") &&
-            ranks > 0)
-            all[count++] = json_num(node, "cpu", 0) / ranks;
+    for (size_t i = 0; all && i < j->count; i++) {
+        all[count] = cpu_of_rank(&j->nodes[i]);
+        count += all[count] >= 0;
     }
     if (count >= 3) {
         qsort(all, count, sizeof *all, by_value);
@@ -215,82 +164,70 @@ double status_median(const json_t *status)
     return mid;
 }
 
-/* Whether a node's CPU use is far from the median: below half or above twice. */
-static bool status_differs(const json_t *node, double median)
+/* Whether the use of the CPU is far from the median: below half or above twice. */
+static bool cpu_differs(const struct job_node *n, double median)
 {
-    const double ranks = json_num(node, "ranks", 0);
-    const double own = ranks > 0 ? json_num(node, "cpu", 0) / ranks : 0;
+    const double own = cpu_of_rank(n);
 
-    return median >= 5 && is_text(node, "state", "running") && ranks > 0 &&
-           json_object_get(node, "cpu") && (own < median / 2 || own > median * 2);
+    return median >= 5 && own >= 0 && (own < median / 2 || own > median * 2);
 }
 
 /* "8 GPUs 93 % busy, 512.0 of 640.0 GiB" */
-static void put_gpus(struct buf *out, const json_t *gpus)
+static void put_gpus(struct buf *out, const struct job_node *n)
 {
     uint64_t memory = 0, total = 0;
-    const json_t *g;
     double busy = 0;
-    size_t i;
 
-    json_array_foreach(gpus, i, g)
-    {
-        busy += json_num(g, "utilization", 0);
-        memory += json_count(g, "memory");
-        total += json_count(g, "memory_total");
+    for (size_t i = 0; i < n->gpu_count; i++) {
+        busy += n->gpus[i].busy;
+        memory += n->gpus[i].memory;
+        total += n->gpus[i].memory_total;
     }
-    put_count(out, (int64_t)json_array_size(gpus), "GPU", "GPUs");
-    (void)buf_printf(out, " %.0f %% busy, ", busy / (double)json_array_size(gpus));
+    put_count(out, (int64_t)n->gpu_count, "GPU", "GPUs");
+    (void)buf_printf(out, " %.0f %% busy, ", busy / (double)n->gpu_count);
     put_bytes(out, memory);
     put_str(out, " of ");
     put_bytes(out, total);
 }
 
-void status_remark(struct buf *out, const json_t *status, const json_t *node,
-                   double median)
+void status_remark(struct buf *out, const struct job_status *j,
+                   const struct job_node *n, double median)
 {
-    const struct span waiting = json_span(node, "waiting"),
-                      why = json_span(node, "why"),
-                      version = json_span(node, "version");
-    const json_t *store = json_object_get(node, "store"),
-                 *gpus = json_object_get(node, "gpus");
     const char *sep = "";
 
-    if (json_num(node, "since", 0) > 0 &&
-        (is_text(node, "state", "lost") || is_text(node, "state", "left") ||
-         is_text(node, "state", "spare") || is_text(node, "state", "joining"))) {
+    if (n->since_us > 0 && (n->state == NODE_LOST || n->state == NODE_LEFT ||
+                            n->state == NODE_SPARE || n->state == NODE_JOINING)) {
         put_str(out, "since ");
-        put_duration(out, age_us(status, json_num(node, "since", 0)));
+        put_duration(out, age_us(j, n->since_us));
         sep = ", ";
     }
-    if (json_is_true(json_object_get(node, "coordinator"))) {
+    if (n->coordinates) {
         (void)buf_printf(out, "%scoordinator", sep);
         sep = ", ";
     }
-    if (json_array_size(gpus)) {
+    if (n->gpu_count) {
         put_str(out, sep);
-        put_gpus(out, gpus);
+        put_gpus(out, n);
         sep = ", ";
     }
-    if (store) {
+    if (n->store.present) {
         put_str(out, sep);
-        put_count(out, (int64_t)json_count(store, "requests_per_second"), "request/s",
-                  "requests/s");
+        put_count(out, n->store.rate, "request/s", "requests/s");
         sep = ", ";
     }
-    if (why.n || waiting.n) {
+    if (n->why.n || n->wait.n) {
         put_str(out, sep);
-        put_plain(out, why.n ? why : waiting);
+        put_plain(out, n->why.n ? n->why : n->wait);
         sep = ", ";
     }
-    if (version.n && !span_eq(version, json_span(status, "version"))) {
+    if (n->version.n && !span_eq(n->version, j->version)) {
         (void)buf_printf(out, "%smuster ", sep);
-        put_plain(out, version);
+        put_plain(out, n->version);
         sep = ", ";
     }
-    if (status_differs(node, median))
+    if (cpu_differs(n, median))
         (void)buf_printf(out, "%s<- the others use about %.0f %% CPU", sep,
-                         median * json_num(node, "ranks", 1));
+                         median * (double)n->ranks);
 }
 
 /* ---- the table ---- */
@@ -300,29 +237,29 @@ enum column { NODE, RANKS, STATE, WORKERS, CPU, MEMORY, COLUMNS };
 static const char *const titles[COLUMNS] = { "node",    "ranks", "state",
                                              "workers", "CPU",   "memory" };
 
-static void put_cell(struct buf *out, const json_t *node, enum column c)
+static void put_cell(struct buf *out, const struct job_node *n, enum column c)
 {
     switch (c) {
     case NODE:
-        put_plain_cut(out, json_span(node, "name"), 30);
+        put_plain_cut(out, n->host, 30);
         break;
     case RANKS:
-        status_ranks(out, node);
+        status_ranks(out, n);
         break;
     case STATE:
-        put_plain_cut(out, json_span(node, "state"), 12);
+        put_str(out, node_state_word(n->state));
         break;
     case WORKERS:
-        if (json_object_get(node, "alive"))
-            put_int(out, whole(node, "alive", 0));
+        if (n->reported)
+            put_int(out, n->alive);
         break;
     case CPU:
-        if (json_object_get(node, "cpu"))
-            (void)buf_printf(out, "%.0f %%", json_num(node, "cpu", 0));
+        if (n->reported)
+            (void)buf_printf(out, "%.0f %%", (double)n->cpu / 10);
         break;
     case MEMORY:
-        if (json_object_get(node, "memory"))
-            put_bytes(out, json_count(node, "memory"));
+        if (n->reported)
+            put_bytes(out, n->memory);
         break;
     case COLUMNS:
         break;
@@ -335,108 +272,96 @@ static void pad(struct buf *out, size_t n)
         (void)buf_u8(out, ' ');
 }
 
-static size_t cell_width(const json_t *node, enum column c)
+static size_t cell_width(const struct job_node *n, enum column c)
 {
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    put_cell(&b, node, c);
-    const size_t n = plain_width(buf_span(&b));
+    put_cell(&b, n, c);
+    const size_t width = plain_width(buf_span(&b));
     buf_fini(&b);
-    return n;
+    return width;
 }
 
 /* In a large job only nodes that stand out are listed. */
-static bool is_listed(const json_t *node, size_t count, double median)
+static bool is_listed(const struct job_status *j, const struct job_node *n,
+                      double median)
 {
-    return count <= LISTED_MAX || !is_text(node, "state", "running") ||
-           json_object_get(node, "store") || json_object_get(node, "self") ||
-           status_differs(node, median);
+    return j->count <= LISTED_MAX || n->state != NODE_RUNNING || n->store.present ||
+           n->self || cpu_differs(n, median);
 }
 
-static const char *color_of(const json_t *node)
+static const char *color_of(enum node_state state)
 {
-    if (is_text(node, "state", "lost"))
+    if (state == NODE_LOST)
         return "\033[31m";
-    return is_text(node, "state", "running") || is_text(node, "state", "ended")
-               ? NULL
-               : "\033[33m";
+    return state == NODE_RUNNING || state == NODE_ENDED ? NULL : "\033[33m";
 }
 
-static void put_row(struct buf *out, const json_t *status, const json_t *node,
-                    double median, const size_t *widths,
-                    const struct status_style *style)
+static void put_row(struct buf *out, const struct job_node *n, const size_t *widths,
+                    struct span remark, const struct status_style *style)
 {
-    const char *color = style->color ? color_of(node) : NULL;
+    const char *color = style->color ? color_of(n->state) : NULL;
     size_t used = 2;
-    struct buf remark;
 
     put_str(out, "  ");
     if (color)
         put_str(out, color);
-    buf_init(&remark, SIZE_MAX);
-    status_remark(&remark, status, node, median);
     for (enum column c = NODE; c < COLUMNS; c++) {
-        put_cell(out, node, c);
-        if (c + 1 < COLUMNS || buf_len(&remark))
-            pad(out, widths[c] - cell_width(node, c) + 2);
+        put_cell(out, n, c);
+        if (c + 1 < COLUMNS || remark.n)
+            pad(out, widths[c] - cell_width(n, c) + 2);
         used += widths[c] + 2;
     }
     if (color)
         put_str(out, "\033[0m");
-    if (buf_len(&remark) && style->columns > used + 20) {
-        put_plain_cut(out, buf_span(&remark), style->columns - used);
-    } else if (buf_len(&remark)) { /* Too narrow: it gets a line of its own. */
+    if (remark.n && style->columns > used + 20) {
+        put_plain_cut(out, remark, style->columns - used);
+    } else if (remark.n) { /* Too narrow: it gets a line of its own. */
         put_str(out, "\n      ");
-        put_plain_cut(out, buf_span(&remark),
-                      style->columns > 20 ? style->columns - 6 : 60);
+        put_plain_cut(out, remark, style->columns > 20 ? style->columns - 6 : 60);
     }
-    buf_fini(&remark);
     put_str(out, "\n");
 }
 
-static void put_workers(struct buf *out, const json_t *node)
+static void put_workers(struct buf *out, const struct job_status *j,
+                        const struct job_node *n)
 {
-    const json_t *workers = json_object_get(node, "workers"), *w;
-    size_t i;
+    const size_t count = j->ranks <= JOB_WORKERS_LISTED ? job_worker_count(n) : 0;
 
-    json_array_foreach(workers, i, w)
-    {
-        (void)buf_printf(out, "      rank %-5lld pid %-8lld ",
-                         (long long)whole(w, "rank", -1),
-                         (long long)whole(w, "pid", 0));
-        put_plain_cut(out, json_span(w, "state"), 12);
-        if (json_object_get(w, "code"))
-            (void)buf_printf(out, " (%lld)", (long long)whole(w, "code", 0));
-        if (json_object_get(w, "cpu"))
-            (void)buf_printf(out, "  %.0f %%  ", json_num(w, "cpu", 0));
-        if (json_object_get(w, "memory"))
-            put_bytes(out, json_count(w, "memory"));
+    for (size_t i = 0; i < count; i++) {
+        const struct worker_status *w = i < n->worker_count ? &n->workers[i] : NULL;
+        const enum worker_state state = job_worker_state(n, i);
+
+        (void)buf_printf(
+            out, "      rank %-5lld pid %-8lld %s",
+            (long long)(n->first_rank < 0 ? -1 : n->first_rank + (int64_t)i),
+            (long long)(w ? w->pid : 0), worker_state_word(state));
+        if (job_worker_has_code(state))
+            (void)buf_printf(out, " (%d)", w ? w->code : 0);
+        if (w && n->reported) {
+            (void)buf_printf(out, "  %.0f %%  ", (double)w->cpu / 10);
+            put_bytes(out, w->memory);
+        }
         put_str(out, "\n");
     }
 }
 
-static void put_nodes(struct buf *out, const json_t *status,
+static void put_nodes(struct buf *out, const struct job_status *j,
                       const struct status_style *style)
 {
-    const json_t *nodes = json_object_get(status, "nodes"), *node;
-    const size_t count = json_array_size(nodes);
-    const double median = status_median(status);
-    size_t widths[COLUMNS], i, folded = 0;
+    const double median = status_median(j);
+    size_t widths[COLUMNS], folded = 0;
+    struct buf remark;
 
-    for (enum column c = NODE; c < COLUMNS; c++)
-        widths[c] = strlen(titles[c]);
-    json_array_foreach(nodes, i, node)
-    {
-        if (!is_listed(node, count, median)) {
-            folded++;
-            continue;
-        }
-        for (enum column c = NODE; c < COLUMNS; c++)
-            widths[c] = MAX_OF(widths[c], cell_width(node, c));
-    }
-    if (count == 0)
+    if (j->count == 0)
         return;
+    for (enum column c = NODE; c < COLUMNS; c++) {
+        widths[c] = strlen(titles[c]);
+        for (size_t i = 0; i < j->count; i++)
+            if (is_listed(j, &j->nodes[i], median))
+                widths[c] = MAX_OF(widths[c], cell_width(&j->nodes[i], c));
+    }
     put_str(out, "  ");
     for (enum column c = NODE; c < COLUMNS; c++) {
         put_str(out, titles[c]);
@@ -444,14 +369,21 @@ static void put_nodes(struct buf *out, const json_t *status,
             pad(out, widths[c] - strlen(titles[c]) + 2);
     }
     put_str(out, "\n");
-    json_array_foreach(nodes, i, node)
-    {
-        if (!is_listed(node, count, median))
+    buf_init(&remark, SIZE_MAX);
+    for (size_t i = 0; i < j->count; i++) {
+        const struct job_node *n = &j->nodes[i];
+
+        if (!is_listed(j, n, median)) {
+            folded++;
             continue;
-        put_row(out, status, node, median, widths, style);
+        }
+        buf_clear(&remark);
+        status_remark(&remark, j, n, median);
+        put_row(out, n, widths, buf_span(&remark), style);
         if (style->workers)
-            put_workers(out, node);
+            put_workers(out, j, n);
     }
+    buf_fini(&remark);
     if (folded) {
         put_str(out, "  and ");
         put_count(out, (int64_t)folded, "node", "nodes");
@@ -459,106 +391,109 @@ static void put_nodes(struct buf *out, const json_t *status,
     }
 }
 
-static void put_verdict(struct buf *out, const json_t *verdict,
-                        const struct status_style *style)
-{
-    if (!json_is_object(verdict))
-        return;
-    put_str(out, style->color ? "  \033[31mended:\033[0m " : "  ended: ");
-    status_cause(out, verdict);
-    put_str(out, "\n");
-}
-
 /* The entry that says best why a round ended: the verdict, its restart, a failure in
  * it, the node that was lost; else its end itself. */
-static const json_t *cause_of_round(const json_t *history, const json_t *ended)
+static struct record_entry cause_of_round(const struct job_status *j,
+                                          const struct record_entry *ended)
 {
-    static const char *const kinds[] = { "VERDICT", "RESTART", "FAILED", "LOST" };
-    const int64_t round = whole(ended, "round", -1);
-    const json_t *e;
-    size_t i;
+    static const enum record_kind kinds[] = { RECORD_VERDICT, RECORD_RESTART,
+                                              RECORD_FAILED, RECORD_LOST };
 
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
-        json_array_foreach(history, i, e) if (is_text(e, "kind", kinds[k]) &&
-                                              whole(e, "round", -1) == round) return e;
-    return ended;
+        for (size_t i = 0; i < j->entry_count; i++) {
+            const struct record_entry e = job_entry(j, i);
+
+            if (e.kind == kinds[k] && e.round == ended->round)
+                return e;
+        }
+    return *ended;
 }
 
-static void put_rounds(struct buf *out, const json_t *status)
+static void put_rounds(struct buf *out, const struct job_status *j)
 {
-    const json_t *history = json_object_get(status, "history"), *e;
-    size_t i, shown = 0, total = 0;
+    size_t shown = 0, total = 0;
 
-    json_array_foreach(history, i, e) total += is_text(e, "kind", "ENDED");
-    json_array_foreach(history, i, e)
-    {
-        if (!is_text(e, "kind", "ENDED"))
+    for (size_t i = 0; i < j->entry_count; i++)
+        total += job_entry(j, i).kind == RECORD_ENDED;
+    for (size_t i = 0; i < j->entry_count; i++) {
+        const struct record_entry e = job_entry(j, i);
+
+        if (e.kind != RECORD_ENDED)
             continue;
         if (++shown + 5 <= total)
             continue; /* Only the last few rounds are shown. */
-        (void)buf_printf(out, "  round %lld ended ", (long long)whole(e, "round", 0));
-        put_duration(out, age_us(status, json_num(e, "at", 0)));
+        const struct record_entry cause = cause_of_round(j, &e);
+        (void)buf_printf(out, "  round %lld ended ",
+                         (long long)MAX_OF(e.round, (int64_t)0));
+        put_duration(out, age_us(j, e.at_us));
         put_str(out, " ago: ");
-        status_cause(out, cause_of_round(history, e));
+        put_cause(out, &cause);
         put_str(out, "\n");
     }
 }
 
 /* Those that the shared state tells of, and that have not told of themselves. */
-static void put_spares(struct buf *out, const json_t *spares)
+static void put_spares(struct buf *out, const struct job_status *j)
 {
-    const json_t *name;
-    size_t i;
+    struct span rest = j->spares, name;
+    struct buf names;
+    size_t count = 0;
 
-    if (json_array_size(spares) == 0)
-        return;
-    put_str(out, "  waiting as ");
-    put_str(out, json_array_size(spares) == 1 ? "a spare: " : "spares: ");
-    json_array_foreach(spares, i, name)
-    {
-        put_str(out, i ? ", " : "");
-        if (json_is_string(name))
-            put_plain(out, span_of(json_string_value(name), json_string_length(name)));
+    buf_init(&names, SIZE_MAX);
+    while (job_spare_next(j, &rest, &name)) {
+        put_str(&names, count++ ? ", " : "");
+        put_plain(&names, name);
+    }
+    if (count) {
+        put_str(out, "  waiting as ");
+        put_str(out, count == 1 ? "a spare: " : "spares: ");
+        (void)buf_append_span(out, buf_span(&names));
+        put_str(out, "\n");
+    }
+    buf_fini(&names);
+}
+
+static void put_store(struct buf *out, const struct store_status *s)
+{
+    put_str(out, "  store: ");
+    put_count(out, (int64_t)s->connections, "connection", "connections");
+    put_str(out, ", ");
+    put_count(out, (int64_t)s->keys, "key", "keys");
+    put_str(out, ", ");
+    put_grouped(out, s->requests);
+    put_str(out, " requests");
+    if (s->rate) {
+        put_str(out, " (");
+        put_grouped(out, s->rate);
+        put_str(out, "/s)");
     }
     put_str(out, "\n");
 }
 
-void status_text(struct buf *out, const json_t *status, const struct status_style *s)
+void status_text(struct buf *out, const struct job_status *j,
+                 const struct status_style *s)
 {
-    const json_t *job = json_object_get(status, "job");
-    const json_t *store = json_object_get(status, "store");
-    const int64_t torch = whole(job, "torch_nodes", 0);
-
-    status_headline(out, status, SIZE_MAX);
-    put_last_restart(out, status);
+    status_headline(out, j, SIZE_MAX);
+    put_last_restart(out, j);
     put_str(out, "\n");
-    put_nodes(out, status, s);
-    put_spares(out, json_object_get(job, "spares"));
-    if (torch > 0) {
+    put_nodes(out, j, s);
+    put_spares(out, j);
+    if (j->torch_nodes > 0) {
         put_str(out, "  and ");
-        put_count(out, torch, "node", "nodes");
+        put_count(out, j->torch_nodes, "node", "nodes");
         put_str(out, " of torchrun, which cannot be asked\n");
     }
-    if (json_is_object(store)) {
-        put_str(out, "  store: ");
-        put_count(out, whole(store, "connections", 0), "connection", "connections");
-        put_str(out, ", ");
-        put_count(out, whole(store, "keys", 0), "key", "keys");
-        put_str(out, ", ");
-        put_grouped(out, json_count(store, "requests"));
-        put_str(out, " requests");
-        if (json_count(store, "requests_per_second")) {
-            put_str(out, " (");
-            put_grouped(out, json_count(store, "requests_per_second"));
-            put_str(out, "/s)");
-        }
+    if (j->store.present)
+        put_store(out, &j->store);
+    put_rounds(out, j);
+    if (j->have_verdict) {
+        put_str(out, s->color ? "  \033[31mended:\033[0m " : "  ended: ");
+        put_cause(out, &j->verdict);
         put_str(out, "\n");
     }
-    put_rounds(out, status);
-    put_verdict(out, json_object_get(status, "verdict"), s);
-    if (json_object_get(status, "alone")) {
+    if (j->alone.n) {
         put_str(out, "  about this node alone: ");
-        put_plain(out, json_span(status, "alone"));
+        put_plain(out, j->alone);
         put_str(out, "\n");
     }
 }

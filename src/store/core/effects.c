@@ -34,24 +34,22 @@ void store_fx_fini(struct store_fx *fx)
     fx->count = 0;
 }
 
-void fx_begin(struct store_fx *fx)
+/* Frees what one large step needed and others do not. */
+void fx_tidy(struct store_fx *fx)
 {
     if (fx->size > KEEP)
         free_items(fx);
     if (fx->lists.size > KEEP * 64)
         buf_fini(&fx->lists);
     buf_clear(&fx->lists);
-    fx->count = 0;
 }
 
-int fx_reserve(struct store_fx *fx, size_t more)
+int fx_grow(struct store_fx *fx, size_t more)
 {
     struct store_effect *items;
     size_t size = fx->size;
 
     assert(fx->count <= fx->size);
-    if (fx->size - fx->count >= more)
-        return 0;
     if (more > SIZE_MAX / sizeof *items / 4)
         return MUSTER_ENOMEM;
     while (size - fx->count < more)

@@ -30,14 +30,14 @@ void filelog_fini(struct filelog *f)
     filelog_clear(f);
 }
 
-static struct entry *find(const struct filelog *f, struct span key)
+static struct entry *entry_find(const struct filelog *f, struct span key)
 {
     struct map_link *link = map_get(&f->map, key);
 
     return link ? CONTAINER_OF(link, struct entry, link) : NULL;
 }
 
-static void drop(struct filelog *f, struct entry *e)
+static void entry_drop(struct filelog *f, struct entry *e)
 {
     if (!e)
         return;
@@ -45,7 +45,7 @@ static void drop(struct filelog *f, struct entry *e)
     mem_free(e);
 }
 
-static int put(struct filelog *f, struct span key, struct span value)
+static int entry_put(struct filelog *f, struct span key, struct span value)
 {
     struct entry *e = mem_alloc(sizeof *e + key.n + value.n);
 
@@ -59,14 +59,15 @@ static int put(struct filelog *f, struct span key, struct span value)
         memcpy(e->bytes + key.n, value.p, value.n);
     e->value_size = value.n;
     e->link.key = span_of(e->bytes, key.n);
-    drop(f, find(f, key));
+    entry_drop(f, entry_find(f, key));
     map_add(&f->map, &e->link);
     return 0;
 }
 
 /* Reads the record at the front of the n bytes p. Returns how many bytes it takes, or 0
  * if it is not complete. */
-static size_t parse(const uint8_t *p, size_t n, struct span *key, struct span *value)
+static size_t record_parse(const uint8_t *p, size_t n, struct span *key,
+                           struct span *value)
 {
     size_t key_size, value_size;
 
@@ -89,10 +90,10 @@ int filelog_feed(struct filelog *f, const uint8_t *p, size_t n, size_t *used)
     size_t size;
 
     *used = 0;
-    while ((size = parse(p + *used, n - *used, &key, &value))) {
+    while ((size = record_parse(p + *used, n - *used, &key, &value))) {
         if (key.n && key.p[0] == '-')
-            drop(f, find(f, span_of(key.p + 1, key.n - 1)));
-        else if (put(f, key, value) < 0)
+            entry_drop(f, entry_find(f, span_of(key.p + 1, key.n - 1)));
+        else if (entry_put(f, key, value) < 0)
             return MUSTER_ENOMEM;
         *used += size;
         assert(*used <= n);
@@ -102,7 +103,7 @@ int filelog_feed(struct filelog *f, const uint8_t *p, size_t n, size_t *used)
 
 bool filelog_get(const struct filelog *f, struct span key, struct span *value)
 {
-    const struct entry *e = find(f, key);
+    const struct entry *e = entry_find(f, key);
 
     if (e && value)
         *value = span_of(e->bytes + e->link.key.n, e->value_size);

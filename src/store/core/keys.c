@@ -26,7 +26,7 @@ struct key *key_find(const struct store *s, struct span name)
 
 /* The first aligned address behind the name: leak checkers look for pointers only at
  * such addresses. */
-static uint8_t **block_of(struct key *k)
+static uint8_t **value_block(struct key *k)
 {
     const size_t end = offsetof(struct key, bytes) + k->name_len;
     const size_t align = sizeof(uint8_t *);
@@ -36,7 +36,7 @@ static uint8_t **block_of(struct key *k)
 
 uint8_t *value_at(struct key *k)
 {
-    return k->outside ? *block_of(k) : k->bytes + k->name_len;
+    return k->outside ? *value_block(k) : k->bytes + k->name_len;
 }
 
 /* The size that malloc would hand out anyway: 8 bytes less than a multiple of 16. */
@@ -63,12 +63,6 @@ struct key *key_make(struct store *s, struct span name, size_t n)
     return k;
 }
 
-static void forget_hash(struct store *s, const struct key *k)
-{
-    if (s->hashed == k)
-        s->hashed = NULL;
-}
-
 uint64_t value_hash(struct store *s, struct key *k)
 {
     if (!k || s->hashed != k) {
@@ -89,7 +83,8 @@ void key_drop_if_empty(struct store *s, struct key *k)
     if (k->present || k->more)
         return;
     map_remove(&s->map, key_link(k));
-    forget_hash(s, k);
+    if (s->hashed == k)
+        s->hashed = NULL;
     key_free(k);
 }
 
@@ -125,7 +120,7 @@ static void take_block(struct key *k, uint8_t *block, size_t size)
     if (k->outside)
         mem_free(value_at(k));
     k->outside = true;
-    *block_of(k) = block;
+    *value_block(k) = block;
     k->cap = (uint32_t)size;
 }
 
@@ -138,7 +133,8 @@ void value_set_len(struct store *s, struct key *k, size_t len)
     }
     k->present = true;
     k->len = (uint32_t)len;
-    forget_hash(s, k);
+    if (s->hashed == k)
+        s->hashed = NULL;
 }
 
 void value_put(struct store *s, struct key *k, uint8_t *block, struct span v)
@@ -175,7 +171,8 @@ void value_drop(struct store *s, struct key *k)
     s->present--;
     s->name_bytes -= k->name_len;
     k->present = false;
-    forget_hash(s, k);
+    if (s->hashed == k)
+        s->hashed = NULL;
     if (!k->outside)
         return;
     mem_free(value_at(k)); /* The entry may stay for its waiters, without a value. */

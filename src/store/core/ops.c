@@ -21,15 +21,6 @@ int make_room(struct store *s, struct span name, size_t n, struct key **k,
     return MUSTER_ENOMEM;
 }
 
-static void put_and_wake(struct store *s, struct key *k, uint8_t *block, struct span v,
-                         struct store_fx *fx)
-{
-    assert(k);
-    value_put(s, k, block, v);
-    waits_written(s, k, fx);
-    key_drop_if_empty(s, k);
-}
-
 int on_set(struct store *s, const struct ask *a)
 {
     uint8_t *block;
@@ -38,8 +29,10 @@ int on_set(struct store *s, const struct ask *a)
     if (fx_reserve(a->fx, waits_on(k)) < 0 ||
         make_room(s, a->req->key, a->req->value.n, &k, &block) < 0)
         return MUSTER_ENOMEM;
-    value_slim(k, a->req->value.n);
-    put_and_wake(s, k, block, a->req->value, a->fx);
+    if (k->outside)
+        value_slim(k, a->req->value.n);
+    value_put(s, k, block, a->req->value);
+    key_written(s, k, a->fx);
     return 0;
 }
 
@@ -58,13 +51,14 @@ int on_compare_set(struct store *s, const struct ask *a)
     if (fx_reserve(a->fx, waits_on(k) + 1) < 0 ||
         make_room(s, r->key, r->value.n, &k, &block) < 0)
         return MUSTER_ENOMEM;
-    put_and_wake(s, k, block, r->value, a->fx);
+    value_put(s, k, block, r->value);
+    key_written(s, k, a->fx);
     return reply_value(a, r->value);
 }
 
 int on_get(struct store *s, const struct ask *a)
 {
-    if (reserved_parse(a->req->key).kind == RESERVED_IS_CAPS)
+    if (a->req->name.kind == RESERVED_IS_CAPS)
         return reply_value(a, span_str(RESERVED_CAPS_TEXT));
 
     const struct span v = key_value(key_find(s, a->req->key));
@@ -92,7 +86,8 @@ int on_add(struct store *s, const struct ask *a)
         k = key_make(s, a->req->key, DECIMAL_MAX);
     if (!k || make_room(s, a->req->key, v.n, &k, &block) < 0)
         return MUSTER_ENOMEM;
-    put_and_wake(s, k, block, v, a->fx);
+    value_put(s, k, block, v);
+    key_written(s, k, a->fx);
     return reply_number(a, sum);
 }
 
@@ -117,8 +112,7 @@ int on_append(struct store *s, const struct ask *a)
     if (v.n)
         memcpy(value_at(k) + old, v.p, v.n);
     value_set_len(s, k, len);
-    waits_written(s, k, a->fx);
-    key_drop_if_empty(s, k);
+    key_written(s, k, a->fx);
     return 0;
 }
 
@@ -198,8 +192,8 @@ struct staged {
 };
 
 /* Reserves the memory for all pairs first, so that either all are set or none is. */
-static int stage(struct store *s, struct c10d_list list, struct staged *to,
-                 size_t *done)
+static int pairs_stage(struct store *s, struct c10d_list list, struct staged *to,
+                       size_t *done)
 {
     struct span name, value;
 
@@ -213,7 +207,8 @@ static int stage(struct store *s, struct c10d_list list, struct staged *to,
 
 /* A key may be in the list twice, and its entry is freed the first time. So this frees
  * all blocks first, and then finds each entry by name. */
-static void unstage(struct store *s, struct c10d_list list, struct staged *st, size_t n)
+static void pairs_unstage(struct store *s, struct c10d_list list, struct staged *st,
+                          size_t n)
 {
     struct span name, value;
 
@@ -237,14 +232,15 @@ int on_multi_set(struct store *s, const struct ask *a)
     int rc = MUSTER_ENOMEM;
 
     while (c10d_list_next(&keys, &name) && c10d_list_next(&keys, &value)) {
-        if (reserved_parse(name).kind != RESERVED_NONE)
+        if (reserved_is_question(reserved_parse(name)))
             return refuse_key(s, a, name, "the key is reserved");
     }
     st = mem_alloc(count * sizeof *st);
     if (!st)
         return MUSTER_ENOMEM;
-    if (fx_reserve(a->fx, s->waits) < 0 || stage(s, a->req->list, st, &done) < 0) {
-        unstage(s, a->req->list, st, done);
+    if (fx_reserve(a->fx, s->waits) < 0 ||
+        pairs_stage(s, a->req->list, st, &done) < 0) {
+        pairs_unstage(s, a->req->list, st, done);
         goto out;
     }
     for (size_t i = 0; i < done; i++)
@@ -252,10 +248,8 @@ int on_multi_set(struct store *s, const struct ask *a)
     assert(done <= count);
     /* Wake waiters only when all keys are set, since they may read another of them
      * next. No entry is freed here, since each has a value. */
-    for (size_t i = 0; i < done; i++) {
-        waits_written(s, st[i].key, a->fx);
-        key_drop_if_empty(s, st[i].key);
-    }
+    for (size_t i = 0; i < done; i++)
+        key_written(s, st[i].key, a->fx);
     rc = 0;
 out:
     mem_free(st);
@@ -286,7 +280,7 @@ int on_check(struct store *s, const struct ask *a)
 
 /* ---- requests that block, and queues, which wake one waiter at a time ---- */
 
-static int wait_for(struct store *s, struct wait *w, struct span name)
+static int wait_for_name(struct store *s, struct wait *w, struct span name)
 {
     const struct reserved r = reserved_parse(name);
 
@@ -316,7 +310,7 @@ int on_wait(struct store *s, const struct ask *a)
     if (wait_new(s, a->peer, C10D_WAIT, missing, &w) < 0)
         return MUSTER_ENOMEM;
     for (keys = a->req->list; c10d_list_next(&keys, &name);) {
-        if (wait_for(s, w, name) < 0) {
+        if (wait_for_name(s, w, name) < 0) {
             wait_free(s, w);
             return MUSTER_ENOMEM;
         }
@@ -383,8 +377,7 @@ static int barrier_done(struct store *s, const struct ask *a, struct key *k,
     assert(k->present);
     /* The caller may have waited for k before. k stays, since it has a value. */
     peer_drop_wait(s, a->peer);
-    waits_written(s, k, a->fx);
-    key_drop_if_empty(s, k);
+    key_written(s, k, a->fx);
     return reply_number(a, 0);
 }
 

@@ -26,11 +26,6 @@ bool reserved_caps_have(struct span words, const char *word)
     return false;
 }
 
-static bool starts_with(struct span s, const char *prefix, size_t n)
-{
-    return s.n >= n && memcmp(s.p, prefix, n) == 0;
-}
-
 /* Takes lower case only, so that each number has one spelling. */
 static bool parse_hex(const uint8_t *p, uint64_t *out)
 {
@@ -53,7 +48,9 @@ struct reserved reserved_parse_slow(struct span name)
     const size_t fixed = sizeof RESERVED_CHANGED - 1;
     struct reserved r = { .kind = RESERVED_UNKNOWN };
 
-    if (!starts_with(name, RESERVED_PREFIX, sizeof RESERVED_PREFIX - 1))
+    if (span_starts(name, RESERVED_STATE))
+        return (struct reserved){ .kind = RESERVED_IS_STATE };
+    if (!span_starts(name, RESERVED_PREFIX))
         return (struct reserved){ .kind = RESERVED_NONE };
     if (span_eq(name, span_str(RESERVED_CAPS))) {
         r.kind = RESERVED_IS_CAPS;
@@ -65,12 +62,12 @@ struct reserved reserved_parse_slow(struct span name)
         r.kind = RESERVED_IS_ANSWERED;
         return r;
     }
-    if (!starts_with(name, RESERVED_CHANGED, fixed) || name.n < fixed + 17 ||
+    if (!span_starts(name, RESERVED_CHANGED) || name.n < fixed + 17 ||
         name.p[fixed + 16] != '/' || !parse_hex(name.p + fixed, &r.hash))
         return r;
     r.key = span_of(name.p + fixed + 17, name.n - fixed - 17);
     /* Reserved keys have no value that could change. */
-    if (!starts_with(r.key, RESERVED_PREFIX, sizeof RESERVED_PREFIX - 1))
+    if (!span_starts(r.key, RESERVED_PREFIX))
         r.kind = RESERVED_IS_CHANGED;
     return r;
 }

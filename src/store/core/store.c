@@ -94,8 +94,7 @@ static int store_on_request(struct store *s, const struct store_event *ev,
     assert(op < C10D_OP_COUNT && handlers[op].run);
     if (ev->gives_up)
         peer_drop_wait(s, ev->peer);
-    if (!handlers[op].takes_reserved &&
-        reserved_parse(ev->request->key).kind != RESERVED_NONE)
+    if (!handlers[op].takes_reserved && reserved_is_question(ev->request->name))
         return refuse_key(s, &a, ev->request->key, "the key is reserved");
     return handlers[op].run(s, &a);
 }

@@ -64,8 +64,9 @@ void store_fx_init(struct store_fx *fx); /* cannot fail; do not move fx afterwar
 void store_fx_fini(struct store_fx *fx); /* NULL and already finished are fine */
 
 /* Takes one event. Returns 0 with its effects in fx (those of the step before are
- * gone), or MUSTER_ENOMEM with the store as it was. A peer that got CLOSE has left the
- * store; to say so again with STORE_LEFT is harmless. */
+ * gone), or MUSTER_ENOMEM with the store as it was: keys, values and lists have their
+ * size from outside, so a request fails alone, and only its peer is dropped. A peer
+ * that got CLOSE has left the store; to say so again with STORE_LEFT is harmless. */
 int store_step(struct store *s, const struct store_event *ev, struct store_fx *fx);
 
 size_t

@@ -3,6 +3,8 @@
 #ifndef STORE_CORE_STORE_INT_H
 #define STORE_CORE_STORE_INT_H
 
+#include <assert.h>
+
 #include "base/map.h"
 #include "store/core/store.h"
 
@@ -149,15 +151,42 @@ void peer_drop_wait(struct store *s, uint32_t peer);
 void peer_pass_on(struct store *s, uint32_t peer, struct store_fx *fx);
 void peer_popped(struct store *s, uint32_t peer, struct key *k);
 
-size_t waits_on(const struct key *k); /* the most that a change of k may answer */
+/* The most that a change of k may answer. */
+static inline size_t waits_on(const struct key *k)
+{
+    return k && k->more ? k->more->ready.count + k->more->watch.count : 0;
+}
+
 void waits_written(struct store *s, struct key *k, struct store_fx *fx);
+
+/* k has a new value. Frees k->more if nobody needs it any more. */
+static inline void key_written(struct store *s, struct key *k, struct store_fx *fx)
+{
+    assert(k->present);
+    if (k->more)
+        waits_written(s, k, fx);
+}
+
 void waits_changed(struct store *s, struct key *k, struct store_fx *fx);
 void waits_pushed(struct store *s, struct key *k, struct store_fx *fx);
 void queue_is_empty(struct store *s, struct key *k); /* drops its unclaimed waits */
 
 /* effects.c; room for a reply or a close must have been reserved. */
-void fx_begin(struct store_fx *fx);
-int fx_reserve(struct store_fx *fx, size_t more);
+void fx_tidy(struct store_fx *fx);
+int fx_grow(struct store_fx *fx, size_t more);
+
+static inline void fx_begin(struct store_fx *fx)
+{
+    fx->count = 0;
+    if (fx->lists.size || fx->items != fx->few)
+        fx_tidy(fx);
+}
+
+static inline int fx_reserve(struct store_fx *fx, size_t more)
+{
+    return fx->size - fx->count >= more ? 0 : fx_grow(fx, more);
+}
+
 void fx_reply(struct store_fx *fx, uint32_t peer, const struct c10d_reply *reply);
 void fx_close(struct store_fx *fx, uint32_t peer, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

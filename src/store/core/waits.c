@@ -182,12 +182,7 @@ void queue_is_empty(struct store *s, struct key *k)
     }
 }
 
-size_t waits_on(const struct key *k)
-{
-    return k && k->more ? k->more->ready.count + k->more->watch.count : 0;
-}
-
-static bool strike(struct link *l)
+static bool link_strike(struct link *l)
 {
     assert(l->wait->pending > 0);
     link_out(l);
@@ -195,7 +190,7 @@ static bool strike(struct link *l)
     return --l->wait->pending == 0;
 }
 
-static void answer(struct store *s, struct wait *w, struct store_fx *fx)
+static void wait_answer(struct store *s, struct wait *w, struct store_fx *fx)
 {
     const struct c10d_reply stop = { .op = w->op, .number = 0 };
 
@@ -216,26 +211,25 @@ void waits_changed(struct store *s, struct key *k, struct store_fx *fx)
     hash = value_hash(s, k);
     for (l = k->more->watch.first; l; l = next) {
         next = l->next; /* It belongs to another wait, or to one that goes on. */
-        if (l->hash == hash || !strike(l))
+        if (l->hash == hash || !link_strike(l))
             continue;
-        answer(s, l->wait, fx);
+        wait_answer(s, l->wait, fx);
         mem_free(l->wait);
     }
 }
 
 void waits_written(struct store *s, struct key *k, struct store_fx *fx)
 {
-    if (!k->more)
-        return;
     while (k->more->ready.first) {
         struct link *l = k->more->ready.first;
 
-        if (!strike(l))
+        if (!link_strike(l))
             continue;
-        answer(s, l->wait, fx);
+        wait_answer(s, l->wait, fx);
         mem_free(l->wait);
     }
     waits_changed(s, k, fx);
+    key_drop_if_empty(s, k);
 }
 
 /* One item wakes one waiter: the oldest that waits for nothing else. It is expected to
@@ -248,9 +242,9 @@ void waits_pushed(struct store *s, struct key *k, struct store_fx *fx)
         struct link *l = k->more->ready.first;
         struct wait *w = l->wait;
 
-        if (!strike(l))
+        if (!link_strike(l))
             continue;
-        answer(s, w, fx);
+        wait_answer(s, w, fx);
         l->key = k;
         link_in(&k->more->unclaimed, l);
         assert(!s->peers[w->peer].unclaimed); /* wait_begin has passed it on. */

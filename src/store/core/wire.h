@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "base/buf.h"
 #include "muster/error.h"
+#include "store/core/reserved.h"
 
 #define C10D_MAGIC     0x3C85F7CEu
 #define C10D_MAX_KEY   8192u
@@ -66,6 +67,8 @@ struct c10d_list {
 struct c10d_request {
     enum c10d_op op;
     struct span key;       /* all requests with one key */
+    struct reserved name;  /* reserved_parse(key); set by decoders, and what the engine
+                              goes by */
     struct span value;     /* SET, APPEND, QUEUE_PUSH; COMPARE_SET: desired */
     struct span expected;  /* COMPARE_SET */
     int64_t number;        /* ADD: delta; BARRIER: world size */

@@ -24,7 +24,7 @@ bool c10d_may_block(enum c10d_op op)
     return op == C10D_GET || op == C10D_MULTI_GET || op == C10D_QUEUE_POP;
 }
 
-static uint8_t *put(uint8_t *to, struct span s)
+static uint8_t *prefixed_put(uint8_t *to, struct span s)
 {
     if (s.n)
         memcpy(to, s.p, s.n);
@@ -47,7 +47,7 @@ static int prefix_list(struct c10d_prefixed *out, const struct c10d_request *req
         const struct span before = key ? prefix : span_of(NULL, 0);
 
         put_u64(to, before.n + element.n);
-        to = put(put(to + 8, before), element);
+        to = prefixed_put(prefixed_put(to + 8, before), element);
         key = req->op != C10D_MULTI_SET || !key;
     }
     buf_commit(&out->bytes, size);
@@ -71,7 +71,7 @@ int c10d_prefix_keys(struct c10d_prefixed *out, const struct c10d_request *req,
 
         if (!to)
             return err_nomem(err);
-        (void)put(put(to, prefix), req->key);
+        (void)prefixed_put(prefixed_put(to, prefix), req->key);
         buf_commit(&out->bytes, prefix.n + req->key.n);
         out->req.key = buf_span(&out->bytes);
     }
@@ -98,7 +98,7 @@ int c10d_request_copy(struct c10d_prefixed *out, const struct c10d_request *req,
     to = buf_room(&out->bytes, r->value.n + r->expected.n);
     if (!to)
         return err_nomem(err);
-    (void)put(put(to, r->value), r->expected);
+    (void)prefixed_put(prefixed_put(to, r->value), r->expected);
     buf_commit(&out->bytes, r->value.n + r->expected.n);
     to = out->bytes.mem;
     if (c10d_has_list(req->op))
@@ -135,7 +135,7 @@ int c10d_strip_keys(struct buf *out, struct c10d_list list, struct span prefix,
 }
 
 /* Appends what fits, with room for "..." and the terminator; false once it is full. */
-static bool show(struct span s, char *out, size_t size, size_t *at)
+static bool prefixed_show(struct span s, char *out, size_t size, size_t *at)
 {
     static const char hex[] = "0123456789abcdef";
 
@@ -170,12 +170,12 @@ void c10d_keys_text(const struct c10d_request *req, char *out, size_t size)
 
     assert(size >= 4);
     if (c10d_has_key(req->op))
-        (void)show(req->key, out, size, &at);
+        (void)prefixed_show(req->key, out, size, &at);
     if (c10d_has_list(req->op)) {
         for (size_t i = 0; more && c10d_list_next(&list, &key); i++) {
             if (i)
-                more = show(span_str(", "), out, size, &at);
-            more = more && show(key, out, size, &at);
+                more = prefixed_show(span_str(", "), out, size, &at);
+            more = more && prefixed_show(key, out, size, &at);
             if (req->op == C10D_MULTI_SET)
                 (void)c10d_list_next(&list, &value);
         }

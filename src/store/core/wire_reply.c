@@ -32,7 +32,7 @@ static size_t reply_size(const struct c10d_reply *reply)
     }
 }
 
-static void put(uint8_t *to, struct span s)
+static void put_bytes_at(uint8_t *to, struct span s)
 {
     if (s.n)
         memcpy(to, s.p, s.n);
@@ -60,21 +60,21 @@ int c10d_encode_reply(struct buf *out, const struct c10d_reply *reply)
         break;
     case 'b':
         put_u64(to, reply->value.n);
-        put(to + 8, reply->value);
+        put_bytes_at(to + 8, reply->value);
         break;
     case 'q':
         put_u64(to, (uint64_t)reply->number);
         if (reply->number > 0) {
             put_u64(to + 8, reply->value.n);
-            put(to + 16, reply->value);
+            put_bytes_at(to + 16, reply->value);
         }
         break;
     case 'm':
-        put(to, reply->list.bytes);
+        put_bytes_at(to, reply->list.bytes);
         break;
     default: /* l */
         put_u64(to, reply->list.count);
-        put(to + 8, reply->list.bytes);
+        put_bytes_at(to + 8, reply->list.bytes);
     }
     buf_commit(out, size);
     return 0;
@@ -99,8 +99,8 @@ static int too_large(const struct c10d_reply_decoder *d, const char *what, uint6
 
 /* Takes one byte, of which only some values are valid. The errors are torch's, so that
  * a search for them finds what others have written about them. */
-static int64_t take_flag(const struct c10d_reply_decoder *d, const uint8_t *p,
-                         struct c10d_reply *out, struct muster_error *err)
+static int64_t reply_take_flag(const struct c10d_reply_decoder *d, const uint8_t *p,
+                               struct c10d_reply *out, struct muster_error *err)
 {
     const char *wanted = NULL;
 
@@ -118,9 +118,9 @@ static int64_t take_flag(const struct c10d_reply_decoder *d, const uint8_t *p,
 }
 
 /* A value at p[at]; returns where it ends, 0 for "more, please". */
-static int64_t take_value(const struct c10d_reply_decoder *d, const uint8_t *p,
-                          size_t n, size_t at, struct c10d_reply *out,
-                          struct muster_error *err)
+static int64_t reply_take_value(const struct c10d_reply_decoder *d, const uint8_t *p,
+                                size_t n, size_t at, struct c10d_reply *out,
+                                struct muster_error *err)
 {
     uint64_t len;
 
@@ -136,8 +136,9 @@ static int64_t take_value(const struct c10d_reply_decoder *d, const uint8_t *p,
     return (int64_t)(at + 8 + (size_t)len);
 }
 
-static int64_t take_popped(const struct c10d_reply_decoder *d, const uint8_t *p,
-                           size_t n, struct c10d_reply *out, struct muster_error *err)
+static int64_t reply_take_popped(const struct c10d_reply_decoder *d, const uint8_t *p,
+                                 size_t n, struct c10d_reply *out,
+                                 struct muster_error *err)
 {
     if (n < 8)
         return 0;
@@ -146,13 +147,14 @@ static int64_t take_popped(const struct c10d_reply_decoder *d, const uint8_t *p,
         return err_set(err, MUSTER_EPROTO,
                        "QUEUE_POP was answered with a queue length of %" PRId64,
                        out->number);
-    return out->number == 0 ? 8 : take_value(d, p, n, 8, out, err);
+    return out->number == 0 ? 8 : reply_take_value(d, p, n, 8, out, err);
 }
 
 /* The reply to LIST_KEYS says how many elements follow; for MULTI_GET the client knows,
  * since it sent that many keys. */
-static int64_t take_list(struct c10d_reply_decoder *d, const uint8_t *p, size_t n,
-                         bool counted, struct c10d_reply *out, struct muster_error *err)
+static int64_t reply_take_list(struct c10d_reply_decoder *d, const uint8_t *p, size_t n,
+                               bool counted, struct c10d_reply *out,
+                               struct muster_error *err)
 {
     const size_t first = counted ? 8 : 0;
     const uint64_t count = counted && n >= 8 ? get_u64(p) : d->expect;
@@ -182,12 +184,12 @@ static int64_t take_list(struct c10d_reply_decoder *d, const uint8_t *p, size_t 
     return (int64_t)d->seen;
 }
 
-static int64_t take_reply(struct c10d_reply_decoder *d, const uint8_t *p, size_t n,
+static int64_t reply_take(struct c10d_reply_decoder *d, const uint8_t *p, size_t n,
                           struct c10d_reply *out, struct muster_error *err)
 {
     switch (c10d_shapes[d->op].reply[0]) {
     case 'f':
-        return n < 1 ? 0 : take_flag(d, p, out, err);
+        return n < 1 ? 0 : reply_take_flag(d, p, out, err);
     case 'w':
         if (n < 4)
             return 0;
@@ -199,13 +201,13 @@ static int64_t take_reply(struct c10d_reply_decoder *d, const uint8_t *p, size_t
         out->number = (int64_t)get_u64(p);
         return 8;
     case 'b':
-        return take_value(d, p, n, 0, out, err);
+        return reply_take_value(d, p, n, 0, out, err);
     case 'q':
-        return take_popped(d, p, n, out, err);
+        return reply_take_popped(d, p, n, out, err);
     case 'm':
-        return take_list(d, p, n, false, out, err);
+        return reply_take_list(d, p, n, false, out, err);
     default: /* l */
-        return take_list(d, p, n, true, out, err);
+        return reply_take_list(d, p, n, true, out, err);
     }
 }
 
@@ -217,7 +219,7 @@ int64_t c10d_decode_reply(struct c10d_reply_decoder *d, const uint8_t *p, size_t
 
     *whole = !c10d_has_reply(d->op) || (d->op == C10D_MULTI_GET && d->expect == 0);
     if (!*whole) {
-        used = take_reply(d, p, n, &reply, err);
+        used = reply_take(d, p, n, &reply, err);
         if (used <= 0)
             return used;
         *whole = true;

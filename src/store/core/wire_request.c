@@ -75,8 +75,8 @@ static int recognise(struct c10d_decoder *d, const uint8_t *p, size_t n,
     return 1;
 }
 
-static int opcode(struct c10d_decoder *d, uint8_t code, enum c10d_op *op,
-                  struct muster_error *err)
+static int request_opcode(struct c10d_decoder *d, uint8_t code, enum c10d_op *op,
+                          struct muster_error *err)
 {
     const size_t codes =
         d->dialect == C10D_DIALECT_C ? (size_t)C10D_OP_COUNT : ARRAY_LEN(ops_b);
@@ -121,7 +121,7 @@ static int too_long(const struct cursor *c, const char *what, uint64_t len,
 }
 
 /* 1 with the number, 0 for "more, please". */
-static int take_u64(struct cursor *c, uint64_t *v)
+static int request_take_u64(struct cursor *c, uint64_t *v)
 {
     assert(c->at <= c->n);
     if (c->n - c->at < 8)
@@ -131,13 +131,13 @@ static int take_u64(struct cursor *c, uint64_t *v)
     return 1;
 }
 
-static int take_bytes(struct cursor *c, const char *what, uint64_t limit,
-                      struct span *out, struct muster_error *err)
+static int request_take_bytes(struct cursor *c, const char *what, uint64_t limit,
+                              struct span *out, struct muster_error *err)
 {
     const size_t start = c->at;
     uint64_t len;
 
-    if (!take_u64(c, &len))
+    if (!request_take_u64(c, &len))
         return 0;
     if (len > limit) {
         c->at = start;
@@ -150,8 +150,8 @@ static int take_bytes(struct cursor *c, const char *what, uint64_t limit,
     return 1;
 }
 
-static int take_list(struct cursor *c, struct c10d_decoder *d, bool pairs,
-                     struct c10d_list *out, struct muster_error *err)
+static int request_take_list(struct cursor *c, struct c10d_decoder *d, bool pairs,
+                             struct c10d_list *out, struct muster_error *err)
 {
     struct c10d_walk w = { .p = c->p,
                            .n = c->n,
@@ -160,7 +160,7 @@ static int take_list(struct cursor *c, struct c10d_decoder *d, bool pairs,
     const size_t first = c->at + 8;
     uint64_t count;
 
-    if (!take_u64(c, &count))
+    if (!request_take_u64(c, &count))
         return 0;
     if (count > C10D_MAX_KEYS) {
         c->at -= 8;
@@ -184,20 +184,21 @@ static int take_list(struct cursor *c, struct c10d_decoder *d, bool pairs,
     return 1;
 }
 
-static int take_field(struct cursor *c, struct c10d_decoder *d, char field,
-                      struct c10d_request *out, struct muster_error *err)
+static int request_take_field(struct cursor *c, struct c10d_decoder *d, char field,
+                              struct c10d_request *out, struct muster_error *err)
 {
     uint64_t number;
 
     switch (field) {
     case 'k':
-        return take_bytes(c, "a key", C10D_MAX_KEY, &out->key, err);
+        return request_take_bytes(c, "a key", C10D_MAX_KEY, &out->key, err);
     case 'v':
-        return take_bytes(c, "a value", C10D_MAX_VALUE, &out->value, err);
+        return request_take_bytes(c, "a value", C10D_MAX_VALUE, &out->value, err);
     case 'e':
-        return take_bytes(c, "an expected value", C10D_MAX_VALUE, &out->expected, err);
+        return request_take_bytes(c, "an expected value", C10D_MAX_VALUE,
+                                  &out->expected, err);
     case 'n':
-        if (!take_u64(c, &number))
+        if (!request_take_u64(c, &number))
             return 0;
         out->number = (int64_t)number;
         return 1;
@@ -208,7 +209,7 @@ static int take_field(struct cursor *c, struct c10d_decoder *d, char field,
         c->at += 4;
         return 1;
     default: /* L, P */
-        return take_list(c, d, field == 'P', &out->list, err);
+        return request_take_list(c, d, field == 'P', &out->list, err);
     }
 }
 
@@ -225,16 +226,17 @@ int64_t c10d_decode_request(struct c10d_decoder *d, const uint8_t *p, size_t n,
         rc = recognise(d, p, n, err);
     if (rc <= 0)
         return rc;
-    rc = opcode(d, p[0], &req.op, err);
+    rc = request_opcode(d, p[0], &req.op, err);
     if (rc < 0)
         return rc;
     c.op = req.op;
     for (const char *f = c10d_shapes[req.op].request; *f; f++) {
-        rc = take_field(&c, d, *f, &req, err);
+        rc = request_take_field(&c, d, *f, &req, err);
         if (rc <= 0)
             return rc;
     }
     assert(c.at <= n);
+    req.name = reserved_parse(req.key);
     d->validated = true; /* A new client began with VALIDATE; an old one has none. */
     d->in_list = false;
     d->seen = 0;

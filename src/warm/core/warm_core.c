@@ -74,7 +74,7 @@ static bool is_usual(struct span name)
 
 /* These lists grow for as long as the agent runs, so a name that there was no memory
  * for does not keep later ones out. */
-static int add(struct text_list *l, struct span name)
+static int module_add(struct text_list *l, struct span name)
 {
     const int rc = has(l, name) ? 0 : text_list_add(l, (const char *)name.p, name.n);
 
@@ -93,7 +93,7 @@ static int add_named(struct warm_core *w, const char *value, struct muster_error
                            "Say --warm for torch and what DDP needs, --warm=auto for "
                            "what this script imports, or --warm=MODULE,MODULE.",
                            value, (int)n, p);
-        if (add(&w->modules, span_of(p, n)))
+        if (module_add(&w->modules, span_of(p, n)))
             return err_nomem(err);
         if (p[n] == '\0')
             return 0;
@@ -110,7 +110,7 @@ int warm_core_init(struct warm_core *w, const char *value, struct muster_error *
     if (!w->optional)
         rc = add_named(w, value, err);
     for (size_t i = 0; w->optional && rc == 0 && i < ARRAY_LEN(usual); i++)
-        if (add(&w->modules, span_str(usual[i])))
+        if (module_add(&w->modules, span_str(usual[i])))
             rc = err_nomem(err);
     w->chosen = w->modules.count;
     if (rc != 0)
@@ -150,17 +150,15 @@ int warm_core_learned(struct warm_core *w, struct span text)
 {
     int rc = 0;
 
-    for (size_t at = 0; rc == 0 && at < text.n;) {
-        const uint8_t *end = memchr(text.p + at, '\n', text.n - at);
-        const size_t n = end ? (size_t)(end - text.p) - at : text.n - at;
-        const bool never = n > 0 && text.p[at] == '!';
-        const bool marked = never || (n > 0 && text.p[at] == '~');
-        const struct span name = span_of(text.p + at + marked, n - marked);
+    while (rc == 0 && text.n) {
+        const struct span line = span_take_line(&text);
+        const bool never = span_starts(line, "!");
+        const bool marked = never || span_starts(line, "~");
+        const struct span name = span_skip(line, marked);
         struct text_list *to = never ? &w->never : marked ? &w->broken : &w->modules;
 
         if (warm_is_module(name) && to->count < LEARNED_MAX)
-            rc = add(to, name);
-        at += n + 1;
+            rc = module_add(to, name);
     }
     purge(w);
     return rc;
@@ -185,7 +183,7 @@ int warm_core_keep(const struct warm_core *w, struct buf *out)
 /* --- lines ------------------------------------------------------------------------ */
 
 /* Text that a process outside of us has written: no control characters. */
-static void keep(char *to, size_t size, struct span text)
+static void keep_module(char *to, size_t size, struct span text)
 {
     const size_t n = MIN_OF(text.n, size - 1);
 
@@ -250,10 +248,10 @@ static void leave_out(struct warm_core *w, struct span name)
 
 /* What a script imports and a server cannot would cost each start of it something: of
  * what was learned it is remembered. What we or the user chose is tried again. */
-static int forget(struct warm_core *w, struct span name, struct text_list *in)
+static int forget_server(struct warm_core *w, struct span name, struct text_list *in)
 {
     if (w->learning && !is_usual(name) && !has(in, name) && in->count < LEARNED_MAX) {
-        if (add(in, name))
+        if (module_add(in, name))
             return MUSTER_ENOMEM;
         w->changed = true;
     }
@@ -277,11 +275,11 @@ static int on_left_out(struct warm_core *w, struct span kind, struct span rest,
     else if (span_eq(kind, span_str("needs")))
         how = "--warm: %s imports %s, which must not be imported ahead of this script; "
               "it is left out, too";
-    keep(module, sizeof module, name);
-    keep(why, sizeof why, rest);
+    keep_module(module, sizeof module, name);
+    keep_module(why, sizeof why, rest);
     out->level = WARM_WARN;
     (void)snprintf(out->text, sizeof out->text, how, module, why);
-    if (forget(w, name, fails ? &w->broken : &w->never))
+    if (forget_server(w, name, fails ? &w->broken : &w->never))
         return MUSTER_ENOMEM;
     w->left_out = w->left_out || !fails;
     return 0;
@@ -293,7 +291,7 @@ static int on_differs(struct warm_core *w, struct span name)
     if (!w->learning || !warm_is_module(name) || has(&w->never, name) ||
         w->never.count >= LEARNED_MAX)
         return 0;
-    if (add(&w->never, name))
+    if (module_add(&w->never, name))
         return MUSTER_ENOMEM;
     w->changed = true;
     purge(w);
@@ -307,7 +305,7 @@ static int on_module(struct warm_core *w, struct span name)
         has_above(&w->never, name) || has(&w->broken, name) || has(&w->had, name) ||
         w->modules.count + w->had.count >= LEARNED_MAX)
         return 0;
-    if (add(&w->had, name))
+    if (module_add(&w->had, name))
         return MUSTER_ENOMEM;
     w->changed = true;
     return 0;
@@ -318,7 +316,7 @@ static void on_stale(struct warm_core *w, struct span rest, const char *what,
 {
     char detail[512];
 
-    keep(detail, sizeof detail, rest);
+    keep_module(detail, sizeof detail, rest);
     w->phase = WARM_IMPORTING;
     out->level = WARM_INFO;
     (void)snprintf(out->text, sizeof out->text,
@@ -332,7 +330,7 @@ int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
     char why[1000];
 
     out->level = WARM_QUIET;
-    keep(why, sizeof why, rest);
+    keep_module(why, sizeof why, rest);
     if (span_eq(kind, span_str("importing"))) {
         (void)snprintf(w->importing, sizeof w->importing, "%.200s", why);
     } else if (span_eq(kind, span_str("ready"))) {
@@ -341,7 +339,7 @@ int warm_core_line(struct warm_core *w, struct span line, struct warm_text *out)
                span_eq(kind, span_str("needs")) || span_eq(kind, span_str("fails"))) {
         return on_left_out(w, kind, rest, out);
     } else if (span_eq(kind, span_str("never"))) {
-        return warm_is_module(rest) ? forget(w, rest, &w->never) : 0;
+        return warm_is_module(rest) ? forget_server(w, rest, &w->never) : 0;
     } else if (span_eq(kind, span_str("differs"))) {
         return on_differs(w, rest);
     } else if (span_eq(kind, span_str("failed"))) {
@@ -387,8 +385,8 @@ void warm_core_forked(struct warm_core *w)
 
 /* --- the end of a server ---------------------------------------------------------- */
 
-static void describe(const struct warm_core *w, int status, int errnum, char *to,
-                     size_t size)
+static void describe_modules(const struct warm_core *w, int status, int errnum,
+                             char *to, size_t size)
 {
     const char *during = w->importing[0] ? " while it imported " : "";
 
@@ -424,7 +422,7 @@ static bool without_culprit(struct warm_core *w, int errnum)
     const struct span name = span_str(w->importing);
 
     return w->learning && !errnum && !w->reason[0] && name.n > 0 && !is_usual(name) &&
-           has(&w->modules, name) && forget(w, name, &w->never) == 0;
+           has(&w->modules, name) && forget_server(w, name, &w->never) == 0;
 }
 
 bool warm_core_exited(struct warm_core *w, int status, int errnum,
@@ -440,7 +438,7 @@ bool warm_core_exited(struct warm_core *w, int status, int errnum,
         w->phase = WARM_IMPORTING;
         return true;
     }
-    describe(w, status, errnum, how, sizeof how);
+    describe_modules(w, status, errnum, how, sizeof how);
     w->deaths += was_ready ? 1 : DEATH_EARLY;
     w->phase =
         (was_ready || was_killed(w, status, errnum) || without_culprit(w, errnum)) &&

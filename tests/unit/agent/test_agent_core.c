@@ -1,6 +1,7 @@
 /* test_agent_core.c - the agent's decisions as transcripts: events in, effects out. */
 #include "testing.h"
 
+#include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -70,17 +71,28 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
         const char *word;
         enum agent_core_event_kind kind;
     } words[] = {
-        { "begin", AGENT_EV_BEGIN },         { "joined", AGENT_EV_JOINED },
-        { "assigned", AGENT_EV_ASSIGNED },   { "started", AGENT_EV_STARTED },
-        { "fatal", AGENT_EV_FATAL },         { "leftovers", AGENT_EV_LEFTOVERS },
-        { "empty", AGENT_EV_EMPTY },         { "drained", AGENT_EV_DRAINED },
-        { "changed", AGENT_EV_CHANGED },     { "lost", AGENT_EV_LOST },
-        { "moved-on", AGENT_EV_MOVED_ON },   { "evicted", AGENT_EV_EVICTED },
-        { "cut-off", AGENT_EV_CUT_OFF },     { "stuck", AGENT_EV_STUCK },
-        { "opened", AGENT_EV_BARRIER_DONE }, { "left", AGENT_EV_LEFT },
-        { "deserted", AGENT_EV_DESERTED },   { "hang", AGENT_EV_HANG },
-        { "ending", AGENT_EV_ENDING },       { "verdict", AGENT_EV_VERDICT },
-        { "unjudged", AGENT_EV_UNJUDGED },
+        { "begin", AGENT_EV_BEGIN },
+        { "joined", AGENT_EV_JOINED },
+        { "assigned", AGENT_EV_ASSIGNED },
+        { "started", AGENT_EV_STARTED },
+        { "fatal", AGENT_EV_FATAL },
+        { "leftovers", AGENT_EV_LEFTOVERS },
+        { "empty", AGENT_EV_EMPTY },
+        { "drained", AGENT_EV_DRAINED },
+        { "waits", AGENT_EV_NODE_WAITS },
+        { "lost", AGENT_EV_NODE_LOST },
+        { "next-round", AGENT_EV_NEXT_ROUND },
+        { "evicted", AGENT_EV_EVICTED },
+        { "cut-off", AGENT_EV_CUT_OFF },
+        { "stuck", AGENT_EV_STUCK },
+        { "opened", AGENT_EV_BARRIER_DONE },
+        { "left", AGENT_EV_LEFT },
+        { "barrier-short", AGENT_EV_BARRIER_SHORT },
+        { "hang", AGENT_EV_HANG },
+        { "peer-failed", AGENT_EV_PEER_FAILED },
+        { "verdict", AGENT_EV_VERDICT },
+        { "judge-gone", AGENT_EV_JUDGE_GONE },
+        { "judge-back", AGENT_EV_JUDGE_BACK },
     };
     struct agent_core_event ev = { 0 };
     struct agent_core_fx_list fx = { 0 };
@@ -100,9 +112,6 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
     } else if (strcmp(word, "cut-off+wait") == 0) {
         ev.kind = AGENT_EV_CUT_OFF;
         ev.code = 1;
-    } else if (strcmp(word, "judge-back") == 0) {
-        ev.kind = AGENT_EV_UNJUDGED;
-        ev.code = 1;
     } else if (sscanf(word, "restart%d", &worker) == 1) {
         ev.kind = AGENT_EV_RESTART;
         ev.worker = worker;
@@ -110,7 +119,7 @@ static void feed_word(struct agent_core *g, const char *word, uint64_t *ms,
         ev.kind = AGENT_EV_RESTART;
         ev.worker = worker;
         ev.code = 1;
-    } else if (sscanf(word, "judged%d", &worker) == 1) {
+    } else if (sscanf(word, "counted%d", &worker) == 1) {
         ev.kind = AGENT_EV_ASSIGNED;
         ev.worker = worker;
         ev.code = 1;
@@ -182,7 +191,7 @@ static const struct play plays[] = {
     { "restarts have a time of their own",
       "grace=5 " UP "exit1=3 100ms 4s 1s exit0-9 empty",
       UP_FX " signal0:15 leftovers say-waiting say-kill0:15 kill-all drain" },
-    { "one that is too short to tell of", "grace=2 " UP "changed 2s exit0-9 exit1-9",
+    { "one that is too short to tell of", "grace=2 " UP "waits 2s exit0-9 exit1-9",
       UP_FX " signal0:15 signal1:15 say-kill0:15 say-kill1:15 kill-all" },
     { "none at all", "grace=0 " UP "exit1=3 exit0-9 empty",
       UP_FX " signal0:15 leftovers say-kill0:15 kill-all drain" },
@@ -198,11 +207,11 @@ static const struct play plays[] = {
             "judge say-failed+final leave+close finish1" },
     { "a daemon outlives success", UP "exit0=0 exit1=0 leftovers 5s empty drained",
       UP_FX " leftovers kill-all drain say-succeeded barrier" },
-    { "a newcomer: not counted", UP "changed exit0-15 exit1-15 empty drained",
+    { "a newcomer: not counted", UP "waits exit0-15 exit1-15 empty drained",
       UP_FX " signal0:15 signal1:15 drain join" },
     { "a restart of the round before decides nothing about the next one",
-      "restarts=1 begin joined judged0 started changed exit0-15 exit1-15 empty drained "
-      "restart0 joined judged0 started exit1=3 exit0-15 empty drained verdict left",
+      "restarts=1 begin joined counted0 started waits exit0-15 exit1-15 empty drained "
+      "restart0 joined counted0 started exit1=3 exit0-15 empty drained verdict left",
       UP_FX " signal0:15 signal1:15 drain join assign start0 signal0:15 leftovers "
             "drain judge say-failed+final leave+close finish1" },
     { "a failure that was counted here, and should not have been",
@@ -216,7 +225,7 @@ static const struct play plays[] = {
       "begin joined assigned lost started exit0-15 exit1-15 empty drained",
       UP_FX " signal0:15 signal1:15 drain join" },
     { "a node is lost while a failure is judged",
-      "begin joined judged0 started exit0=1 100ms exit1-15 empty drained lost verdict "
+      "begin joined counted0 started exit0=1 100ms exit1-15 empty drained lost verdict "
       "left",
       UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close finish1" },
     { "the others go on without this node while ranks are agreed on",
@@ -228,13 +237,13 @@ static const struct play plays[] = {
       UP "evicted exit0-9 exit1-9 empty drained",
       UP_FX " signal0:15 signal1:15 kill-all drain join" },
     { "the same while the workers have time to end",
-      UP "changed evicted exit0-9 exit1-9 empty drained",
+      UP "waits evicted exit0-9 exit1-9 empty drained",
       UP_FX " signal0:15 signal1:15 kill-all drain join" },
     { "the same while the last output is passed on",
       UP "exit0=0 exit1=0 empty evicted drained", UP_FX " drain join" },
     { "the same in the barrier", UP "exit0=0 exit1=0 empty drained evicted",
       UP_FX " drain say-succeeded barrier join" },
-    { "a newcomer while ranks are agreed on", "begin joined changed assigned",
+    { "a newcomer while ranks are agreed on", "begin joined waits assigned",
       " join assign join" },
     { "the store is gone", UP "fatal exit0-15 exit1-15 empty drained left",
       UP_FX " signal0:15 signal1:15 drain leave+close finish1" },
@@ -273,7 +282,7 @@ static const struct play plays[] = {
       "shutdown=never " UP "sig15 99999s exit0=0 exit1=0 empty drained",
       UP_FX " say-signal signal0:15 signal1:15 say-waiting drain leave" },
     { "a signal between attempts",
-      UP "changed exit0-15 exit1-15 empty drained sig15 left",
+      UP "waits exit0-15 exit1-15 empty drained sig15 left",
       UP_FX " signal0:15 signal1:15 drain join say-signal cancel leave finish1" },
     { "a signal in the barrier", UP "exit0=0 exit1=0 empty drained sig15 left",
       UP_FX " drain say-succeeded barrier say-barrier leave finish1" },
@@ -298,11 +307,14 @@ static const struct play plays[] = {
       UP_FX " leftovers kill-all drain leave+close finish1" },
     { "cut off at work", UP "cut-off exit0-9 exit1-9 empty drained left",
       UP_FX " signal0:15 signal1:15 kill-all drain leave+close finish1" },
-    { "done, and the others begin again", UP "exit0=0 exit1=0 empty drained moved-on",
+    { "done, and the others begin again", UP "exit0=0 exit1=0 empty drained next-round",
       UP_FX " drain say-succeeded barrier join" },
     { "nearly done, and the others begin again",
-      UP "exit0=0 exit1=0 empty moved-on drained", UP_FX " drain join" },
-    { "at work, and the others begin again", UP "moved-on", UP_FX },
+      UP "exit0=0 exit1=0 empty next-round drained", UP_FX " drain join" },
+    { "a signal spares no worker of a node that was put out of the round",
+      "begin joined assigned evicted sig15 exit0-9 exit1-9 empty drained left",
+      UP_FX " say-signal signal0:15 signal1:15 kill-all drain leave finish1" },
+    { "at work, and the others begin again", UP "next-round", UP_FX },
     { "a failure, and the others have gone on without this node",
       UP "exit1=3 100ms exit0-15 empty drained evicted",
       UP_FX " signal0:15 leftovers drain judge say-failed join" },
@@ -311,43 +323,47 @@ static const struct play plays[] = {
       UP_FX " signal0:15 leftovers kill-all drain judge say-failed join" },
     { "the same, told before they are", UP "exit1=3 evicted exit0-9 empty drained",
       UP_FX " signal0:15 leftovers kill-all drain judge say-failed join" },
-    { "a newcomer, and ranks that nobody gives", "begin joined changed 3s",
+    { "a newcomer, and ranks that nobody gives", "begin joined waits 3s",
       " join assign join" },
     { "whoever is missing in the barrier has failed",
-      UP "exit0=0 exit1=0 empty drained deserted left",
+      UP "exit0=0 exit1=0 empty drained barrier-short left",
       UP_FX " drain say-succeeded barrier say-no-barrier leave+close finish0" },
     { "whoever is missing has failed before we are in the barrier",
-      UP "deserted exit0=0 exit1=0 empty drained 1s left",
+      UP "barrier-short exit0=0 exit1=0 empty drained 1s left",
       UP_FX " drain say-succeeded barrier say-no-barrier leave+close finish0" },
     { "a failure of another node ends the job here too",
-      "begin joined judged0 started ending 100ms exit0-15 exit1-15 empty drained "
+      "begin joined counted0 started peer-failed 100ms exit0-15 exit1-15 empty drained "
       "verdict "
       "left",
       UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close finish1" },
     { "a failure of another node restarts all",
-      "restarts=3 begin joined judged0 started ending exit0-15 exit1-15 empty drained "
-      "restart1 joined judged1 started",
+      "restarts=3 begin joined counted0 started peer-failed exit0-15 exit1-15 empty "
+      "drained "
+      "restart1 joined counted1 started",
       UP_FX " signal0:15 signal1:15 drain judge join assign start1" },
     { "one fails, and the job's count holds",
-      "restarts=3 begin joined judged1 started exit0=1 exit1-15 empty drained restart2 "
-      "joined judged2",
+      "restarts=3 begin joined counted1 started exit0=1 exit1-15 empty drained "
+      "restart2 "
+      "joined counted2",
       " join assign start1 signal1:15 leftovers drain judge say-failed join assign "
       "start2" },
     { "the decision comes before the workers are gone",
-      "begin joined judged0 started exit0=1 100ms verdict exit1-15 empty drained left",
+      "begin joined counted0 started exit0=1 100ms verdict exit1-15 empty drained left",
       UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close finish1" },
     { "no coordinator answers",
-      "restarts=1 begin joined judged0 started exit0=1 exit1-15 empty drained 4s",
+      "restarts=1 begin joined counted0 started exit0=1 exit1-15 empty drained 4s",
       UP_FX " signal1:15 leftovers drain judge say-failed join" },
     { "the coordinator's machine is lost while it judges: not counted",
-      "restarts=1 begin joined judged0 started exit0=1 exit1-15 empty drained unjudged "
-      "joined judged0 started",
+      "restarts=1 begin joined counted0 started exit0=1 exit1-15 empty drained "
+      "judge-gone "
+      "joined counted0 started",
       UP_FX " signal1:15 leftovers drain judge say-failed join assign start0" },
     { "it is lost before, and workers fail for that",
-      "begin joined judged0 started unjudged exit0=1 100ms exit1-15 empty drained",
+      "begin joined counted0 started judge-gone exit0=1 100ms exit1-15 empty drained",
       UP_FX " signal1:15 leftovers drain judge say-failed join" },
     { "it was not lost after all",
-      "begin joined judged0 started unjudged judge-back exit0=1 100ms exit1-15 empty "
+      "begin joined counted0 started judge-gone judge-back exit0=1 100ms exit1-15 "
+      "empty "
       "drained "
       "verdict",
       UP_FX " signal1:15 leftovers drain judge say-failed+final leave+close" },
@@ -360,28 +376,28 @@ static const struct play plays[] = {
     { "it is cut off while ranks are agreed on", "begin joined cut-off+wait",
       " join assign join" },
     { "it is cut off while a failure is judged",
-      "begin joined judged0 started exit0=1 100ms exit1-15 empty drained cut-off+wait",
+      "begin joined counted0 started exit0=1 100ms exit1-15 empty drained cut-off+wait",
       UP_FX " signal1:15 leftovers drain judge join" },
     { "what was done cut off does not count as done",
       UP "exit0=0 exit1=0 empty cut-off+wait drained left",
       UP_FX " drain leave+close finish1" },
     { "a failure elsewhere while starting",
-      "begin joined judged0 ending started 100ms exit0-15 exit1-15 empty drained "
+      "begin joined counted0 peer-failed started 100ms exit0-15 exit1-15 empty drained "
       "verdict",
       UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close" },
     { "a newcomer's news is quicker than the failure's",
-      "begin joined judged0 started changed ending 100ms exit0-15 exit1-15 empty "
+      "begin joined counted0 started waits peer-failed 100ms exit0-15 exit1-15 empty "
       "drained "
       "verdict",
       UP_FX " signal0:15 signal1:15 drain judge say-failed+final leave+close" },
     { "the job fails while we wait in the barrier",
-      "begin joined judged0 started exit0=0 exit1=0 empty drained verdict left",
+      "begin joined counted0 started exit0=0 exit1=0 empty drained verdict left",
       UP_FX " drain say-succeeded barrier say-failed+final leave+close finish1" },
     { "the group begins again while we wait in the barrier",
-      "restarts=1 begin joined judged0 started exit0=0 exit1=0 empty drained restart1",
+      "restarts=1 begin joined counted0 started exit0=0 exit1=0 empty drained restart1",
       UP_FX " drain say-succeeded barrier join" },
     { "a signal while the failure is judged",
-      "begin joined judged0 started exit0=1 100ms exit1-15 empty drained sig15 left",
+      "begin joined counted0 started exit0=1 100ms exit1-15 empty drained sig15 left",
       UP_FX " signal1:15 leftovers drain judge say-signal leave finish1" },
     { "nobody hears the goodbye", UP "exit0=0 exit1=0 empty drained opened 5s",
       UP_FX " drain say-succeeded barrier leave+close finish0" },
@@ -446,7 +462,7 @@ static void any_order(void **state)
             const struct agent_core_event ev = {
                 .kind = k == 0 ? AGENT_EV_BEGIN
                                : (enum agent_core_event_kind)(
-                                     1 + (seed >> 33) % AGENT_EV_UNJUDGED),
+                                     1 + (seed >> 33) % AGENT_EV_JUDGE_BACK),
                 .worker = (int64_t)((seed >> 40) % 3),
                 .code = (int)((seed >> 50) % 2) * 15,
                 .now = { .mono_ms = ms += (seed >> 45) % 4000 },
@@ -465,6 +481,91 @@ static void any_order(void **state)
         agent_core_fx_fini(&fx);
         agent_core_fini(&g);
     }
+}
+
+static void print_name(struct buf *out, const char *name)
+{
+    for (; *name; name++)
+        buf_u8(out, *name == '_' ? '-' : (uint8_t)tolower(*name));
+}
+
+/* What leads from one phase to another: "exit*" if it does so in some cases only. */
+static void print_edge(struct buf *out, uint32_t phase, uint32_t next, bool *begun)
+{
+    static const char *const events[] = {
+#define EVENT_NAME(name) #name,
+        AGENT_EVENTS(EVENT_NAME)
+    };
+    static const char *const phases[] = {
+#define PHASE_NAME(name) #name,
+        AGENT_PHASES(PHASE_NAME)
+    };
+    size_t rows, count = 0;
+    const struct agent_transition *table = agent_core_table(&rows);
+
+    for (uint32_t event = 0; event < ARRAY_LEN(events); event++) {
+        bool leads = false, elsewhere = false, always = false;
+
+        for (size_t i = 0; i < rows && !always; i++) {
+            if (!(table[i].phases & 1u << phase && table[i].events & 1u << event))
+                continue;
+            leads |= table[i].next == next;
+            elsewhere |= table[i].next != next;
+            always = !table[i].when;
+        }
+        if (!leads)
+            continue;
+        const size_t before = buf_len(out);
+        if (count == 0 && !*begun)
+            print_name(out, phases[phase]);
+        if (count++ == 0) {
+            (void)buf_printf(out, "%*s -> ", (int)(9 - (buf_len(out) - before)), "");
+            print_name(out, phases[next]);
+            (void)buf_printf(out, "%*s", (int)(10 - strlen(phases[next])), "");
+        } else {
+            (void)buf_append_str(out, ", ");
+        }
+        print_name(out, events[event]);
+        (void)buf_append_str(out, always && !elsewhere ? "" : "*");
+        *begun = true;
+    }
+    if (count)
+        buf_u8(out, '\n');
+}
+
+static void diagram_in_the_document_is_the_tables(void **state)
+{
+    struct buf out, page;
+    FILE *f = fopen(GOLDEN_DIR "/../../docs/ARCHITECTURE.md", "r");
+    size_t n;
+
+    (void)state;
+    assert_non_null(f);
+    buf_init(&out, SIZE_MAX);
+    buf_init(&page, SIZE_MAX);
+    (void)buf_append_str(&out, "```\n");
+    for (uint32_t phase = AGENT_NEW; phase < AGENT_DONE; phase++) {
+        bool begun = false;
+
+        for (uint32_t next = AGENT_JOINING; next <= AGENT_DONE; next++)
+            print_edge(&out, phase, next, &begun);
+    }
+    (void)buf_append_str(&out, "```\n");
+    do {
+        uint8_t *room = buf_room(&page, 65536);
+
+        n = fread(room, 1, 65536, f);
+        buf_commit(&page, n);
+    } while (n > 0);
+    fclose(f);
+    buf_u8(&out, 0);
+    buf_u8(&page, 0);
+    if (!strstr((const char *)buf_data(&page), (const char *)buf_data(&out))) {
+        fputs((const char *)buf_data(&out), stderr); /* cmocka would cut it. */
+        fail_msg("docs/ARCHITECTURE.md has another diagram than this one");
+    }
+    buf_fini(&out);
+    buf_fini(&page);
 }
 
 static void no_memory(void **state)
@@ -503,14 +604,14 @@ static void who_was_stopped_is_known_until_the_next_start(void **state)
     buf_init(&out, SIZE_MAX);
     assert_int_equal(agent_core_init(&g, &set, NULL), 0);
     for (const char *const *w =
-             (const char *const[]){ "begin", "joined", "judged0", "started", "ending",
-                                    "restart1", "exit0-15", "exit1-15", "empty",
-                                    "drained", NULL };
+             (const char *const[]){ "begin", "joined", "counted0", "started",
+                                    "peer-failed", "restart1", "exit0-15", "exit1-15",
+                                    "empty", "drained", NULL };
          *w; w++)
         feed_word(&g, *w, &ms, &out);
     assert_int_equal(g.phase, AGENT_JOINING);
     assert_int_equal(g.stop_sig, 15);
-    for (const char *const *w = (const char *const[]){ "joined", "judged1", NULL }; *w;
+    for (const char *const *w = (const char *const[]){ "joined", "counted1", NULL }; *w;
          w++)
         feed_word(&g, *w, &ms, &out);
     assert_int_equal(g.stop_sig, 0);
@@ -524,6 +625,7 @@ int main(void)
         cmocka_unit_test(who_was_stopped_is_known_until_the_next_start),
         cmocka_unit_test(transcripts),
         cmocka_unit_test(any_order),
+        cmocka_unit_test(diagram_in_the_document_is_the_tables),
         cmocka_unit_test(no_memory),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -201,12 +201,12 @@ static void test_other_runs(void **state)
     }
 }
 
-static void fill(struct roll_call *r, const char *here)
+static void fill(struct missing_ranks *r, const char *here)
 {
-    assert_int_equal(roll_call_init(r, (int64_t)strlen(here), NULL), 0);
+    assert_int_equal(missing_ranks_init(r, (int64_t)strlen(here), NULL), 0);
     for (size_t i = 0; here[i]; i++)
         if (here[i] == 'x')
-            roll_call_mark(r, (int64_t)i);
+            missing_ranks_mark(r, (int64_t)i);
 }
 
 static void test_other_waits(void **state)
@@ -215,10 +215,10 @@ static void test_other_waits(void **state)
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(waits); i++) {
-        struct roll_call r = { 0 };
+        struct missing_ranks r = { 0 };
         const struct waiting w = { .what = waits[i].what,
                                    .progress = &p,
-                                   .roll = waits[i].here ? &r : NULL,
+                                   .ranks = waits[i].here ? &r : NULL,
                                    .done = llabs(waits[i].done),
                                    .closed = waits[i].done < 0,
                                    .world = 3,
@@ -231,7 +231,7 @@ static void test_other_waits(void **state)
         if (waits[i].here)
             fill(&r, waits[i].here);
         check_line(&w, waits[i].says, waits[i].want);
-        roll_call_fini(&r);
+        missing_ranks_fini(&r);
     }
 }
 
@@ -249,30 +249,30 @@ static void test_roll(void **state)
         { "x...x.x..", "node ranks 1-3, 5, 7, 8" },
         { ".x.x.x.x.x.x.x.x.x..", "node ranks 0, 2, 4, 6, 8, 10, 12, 14 and 3 more" },
     };
-    struct roll_call r = { 0 };
+    struct missing_ranks r = { 0 };
     struct buf b;
 
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rolls); i++) {
         fill(&r, rolls[i].here);
         buf_init(&b, SIZE_MAX);
-        assert_int_equal(roll_call_print(&b, &r), 0);
+        assert_int_equal(missing_ranks_print(&b, &r), 0);
         assert_int_equal(buf_u8(&b, 0), 0);
         assert_string_equal((const char *)buf_data(&b), rolls[i].want);
         buf_fini(&b);
-        roll_call_fini(&r);
+        missing_ranks_fini(&r);
     }
     fill(&r, "x..");
-    roll_call_mark(&r, 0); /* once is enough */
-    roll_call_mark(&r, 3); /* none of us */
-    roll_call_mark(&r, -1);
+    missing_ranks_mark(&r, 0); /* once is enough */
+    missing_ranks_mark(&r, 3); /* none of us */
+    missing_ranks_mark(&r, -1);
     assert_int_equal(r.count, 1);
-    assert_int_equal(roll_call_missing(&r, 0), 1);
-    assert_int_equal(roll_call_missing(&r, 2), 2);
-    assert_int_equal(roll_call_missing(&r, 3), -1);
-    roll_call_fini(&r);
-    roll_call_fini(&r);
-    roll_call_fini(NULL);
+    assert_int_equal(missing_ranks_next(&r, 0), 1);
+    assert_int_equal(missing_ranks_next(&r, 2), 2);
+    assert_int_equal(missing_ranks_next(&r, 3), -1);
+    missing_ranks_fini(&r);
+    missing_ranks_fini(&r);
+    missing_ranks_fini(NULL);
 }
 
 /* Without memory there is no line, and nothing else is harmed. */
@@ -281,19 +281,19 @@ static void test_no_memory(void **state)
     (void)state;
     for (struct failing f = failing_first(); failing_next(&f);) {
         struct waiting w = { .what = WAITING_FOR_NODES, .by_ms = 1 };
-        struct roll_call r = { 0 };
+        struct missing_ranks r = { 0 };
         struct buf b;
-        int rc = roll_call_init(&r, 40, NULL);
+        int rc = missing_ranks_init(&r, 40, NULL);
 
         assert_int_equal(rc, failing_rc(&f));
         for (int64_t i = 0; rc == 0 && i < 40; i += 2)
-            roll_call_mark(&r, i);
-        w.roll = rc == 0 ? &r : NULL;
+            missing_ranks_mark(&r, i);
+        w.ranks = rc == 0 ? &r : NULL;
         buf_init(&b, SIZE_MAX);
         rc = waiting_print(&b, &w);
         assert_int_equal(rc, failing_rc(&f));
         buf_fini(&b);
-        roll_call_fini(&r);
+        missing_ranks_fini(&r);
     }
 }
 

@@ -386,6 +386,12 @@ static void use_until_it_fails(struct muster_store *s)
     muster_bytes_free(&value);
     if (rc != 0 && rc != MUSTER_ENOMEM)
         fail_msg("memory ran out, and a call said %s", muster_code_name(rc));
+    if (rc == MUSTER_ENOMEM) { /* It is final, or only that call was too large. */
+        mem_fail_from(0);
+        rc = muster_store_set(s, "k", "v", 1, NULL);
+        assert_true(rc == 0 || rc == MUSTER_ENOMEM);
+        assert_int_equal(muster_store_set(s, "k", "v", 1, NULL), rc);
+    }
     muster_store_close(clone);
     muster_store_close(view);
     muster_store_close(s);

@@ -8,10 +8,10 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/map.h"
 #include "base/nearest.h"
 #include "base/rng.h"
-#include "base/trace.h"
 #include "base/utf8.h"
 
 static void errors_carry_text(void **state)
@@ -234,9 +234,11 @@ static void test_nearest(void **state)
     assert_int_equal(word_distance(span_str(longest), span_str("a")), UINT32_MAX);
 }
 
-static void count_lines(void *ctx, enum trace_level level, const char *text)
+static void count_lines(void *ctx, enum log_level level, enum log_place place,
+                        const char *text)
 {
-    assert_int_equal(level, TRACE_WARN);
+    (void)place;
+    assert_int_equal(level, LOG_WARN);
     assert_string_equal(text, "door: 990 more connections were refused in 12 s");
     ++*(int *)ctx;
 }
@@ -244,17 +246,17 @@ static void count_lines(void *ctx, enum trace_level level, const char *text)
 static void lines_have_a_rate(void **state)
 {
     int told = 0, allowed = 0;
-    const struct trace t = { count_lines, &told, TRACE_WARN };
-    struct trace_rate r = { 0 };
+    const struct log t = { .emit = count_lines, .ctx = &told, .torch_least = LOG_WARN };
+    struct log_rate r = { 0 };
 
     (void)state;
     for (unsigned i = 0; i < 1000; i++)
-        allowed += trace_rate_allows(&r, 5 + i, &t, "door");
-    assert_int_equal(allowed, TRACE_LINES);
+        allowed += log_rate_allows(&r, 5 + i, &t, "door");
+    assert_int_equal(allowed, LOG_RATE_LINES);
     assert_int_equal(told, 0);
-    assert_true(trace_rate_allows(&r, 12345, &t, "door"));
+    assert_true(log_rate_allows(&r, 12345, &t, "door"));
     assert_int_equal(told, 1);
-    assert_true(trace_rate_allows(&r, 12345, &t, "door"));
+    assert_true(log_rate_allows(&r, 12345, &t, "door"));
     assert_int_equal(told, 1);
 }
 

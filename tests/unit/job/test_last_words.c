@@ -2,8 +2,8 @@
 #include "testing.h"
 
 #include "base/escape.h"
-#include "job/core/last_words.h"
 #include "job/core/verdict.h"
+#include "logs/core/last_words.h"
 
 struct row {
     const char *says, *tail;

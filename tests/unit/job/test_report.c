@@ -163,11 +163,37 @@ static void test_lost_coordinator(void **state)
     record_fini(&r);
 }
 
+/* A job that somebody stopped has no verdict; it ended when its last node left. */
+static void test_stopped(void **state)
+{
+    struct record r;
+    struct buf b;
+    json_t *j;
+
+    (void)state;
+    snprintf(host, sizeof host, "node");
+    record_init(&r);
+    add_nodes(&r, 2);
+    add_round(&r, 0, 2);
+    add(&r, (struct record_entry){ .kind = RECORD_LEFT, .node = 1 });
+    add(&r, (struct record_entry){ .kind = RECORD_LEFT, .node = 2 });
+    buf_init(&b, SIZE_MAX);
+    assert_int_equal(report_json(&b, &r, "run", "0"), 0);
+    j = json_loadb((const char *)buf_data(&b), buf_len(&b), 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(j, "outcome")), "stopped");
+    assert_int_equal(json_integer_value(json_object_get(j, "ended_us")),
+                     1700000000000000 + (int64_t)r.last);
+    json_decref(j);
+    buf_fini(&b);
+    record_fini(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_size),
         cmocka_unit_test(test_lost_coordinator),
+        cmocka_unit_test(test_stopped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

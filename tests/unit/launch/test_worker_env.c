@@ -5,6 +5,7 @@
 #include "base/py/template.h"
 #include "launch/core/options.h"
 #include "launch/core/worker_env.h"
+#include "logs/core/prefix_lines.h"
 #include "testing.h"
 
 static void test_macros(void **state)
@@ -304,7 +305,7 @@ static void test_prefix(void **state)
 
         buf_init(&b, SIZE_MAX);
         assert_int_equal(text_set(&c.prefix_template, rows[i][0]), 0);
-        assert_int_equal(worker_prefix(&b, &c, 3, 1, "node7"), 0);
+        assert_int_equal(line_prefix(&b, c.prefix_template, c.role, 3, 1, "node7"), 0);
         assert_int_equal(buf_u8(&b, 0), 0);
         assert_string_equal((const char *)buf_data(&b), rows[i][1]);
         buf_fini(&b);

@@ -93,15 +93,17 @@ static void on_news(void *ctx, enum rdzv_news news, const struct muster_error *e
 
 static size_t errors_logged;
 
-static void print(void *ctx, enum trace_level level, const char *text)
+static void print(void *ctx, enum log_level level, enum log_place place,
+                  const char *text)
 {
+    (void)place;
     (void)ctx;
-    errors_logged += level == TRACE_ERROR;
+    errors_logged += level == LOG_ERROR;
     if (getenv("TEST_TRACE"))
         fprintf(stderr, "%.3f [%d] %s\n", (double)uv_hrtime() / 1e9, (int)level, text);
 }
 
-static const struct trace tracer = { print, NULL, TRACE_DEBUG };
+static const struct log tracer = { .emit = print };
 
 /* Once as members of a coordinator, once by reading and writing the state ourselves. */
 static const char *hosted = "hosted=1";
@@ -180,7 +182,7 @@ static char *local_endpoint(char out[64])
 /* ---- Registry ---- */
 
 static int other_name(void *ctx, uv_loop_t *l, const struct rdzv_params *p,
-                      const struct trace *t, struct rdzv_handler **out,
+                      const struct log *t, struct rdzv_handler **out,
                       struct muster_error *err)
 {
     return rdzv_static_create(ctx, l, p, t, out, err);

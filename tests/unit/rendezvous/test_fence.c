@@ -5,7 +5,7 @@
 
 #include "rendezvous/core/fence.h"
 
-enum step { SENT, ANSWERED, LOST, CHECK };
+enum step { SENT, ANSWERED, LOST, ABSENT, CHECK };
 
 /* A lease of 4 s that is kept alive each second: cut off at 3 s. */
 static void a_story_of_a_lease(void **state)
@@ -45,6 +45,11 @@ static void a_story_of_a_lease(void **state)
         { "stopped again", CHECK, 54000, false, 55000 },
         { "we ask", SENT, 54001, false, 55000 },
         { "and nobody minded", ANSWERED, 54005, false, 57001 },
+        { "away, and back in time", ABSENT, 56000, false, 57001 },
+        { "back after the time, before the limit: half of the rest to ask", ABSENT,
+          57401, false, 57701 },
+        { "away once more", ABSENT, 57600, false, 57701 },
+        { "nobody answers", CHECK, 57701, true, 0 },
     };
     struct fence f;
 
@@ -59,6 +64,8 @@ static void a_story_of_a_lease(void **state)
             fence_answered(&f);
         else if (rows[i].step == LOST)
             fence_unanswered(&f);
+        else if (rows[i].step == ABSENT)
+            fence_absent(&f, rows[i].at_ms);
         else
             passed = fence_passed(&f, rows[i].at_ms);
         if (passed != rows[i].passed)

@@ -100,12 +100,12 @@ static void assigned_too_few(void **state)
 {
     static const struct {
         const char *ranks;
-        enum talk_fx_kind end;
+        enum dialogue_fx_kind end;
     } rows[] = {
-        { "[2, 4, 2, 4]", TALK_DONE },
-        { "[2, 4, 0, 2]", TALK_DONE },
-        { "[3, 4, 2, 4]", TALK_FAILED },
-        { "[2, 4, 0, 1]", TALK_FAILED },
+        { "[2, 4, 2, 4]", DIALOGUE_DONE },
+        { "[2, 4, 0, 2]", DIALOGUE_DONE },
+        { "[3, 4, 2, 4]", DIALOGUE_FAILED },
+        { "[2, 4, 0, 1]", DIALOGUE_FAILED },
     };
 
     (void)state;
@@ -113,15 +113,15 @@ static void assigned_too_few(void **state)
         struct rank_exchange x = { .role = "a", .rank = 1, .world = 2, .nproc = 2 };
         const struct c10d_reply reply = { .op = C10D_GET,
                                           .value = span_str(rows[i].ranks) };
-        struct talk_event ev = { .kind = TALK_BEGIN };
-        struct talk_fx fx = { .kind = TALK_NOTHING };
+        struct dialogue_event ev = { .kind = DIALOGUE_BEGIN };
+        struct dialogue_fx fx = { .kind = DIALOGUE_NOTHING };
 
-        talk_init(&x.talk);
-        assert_int_equal(rank_exchange_step(&x.talk, &ev, &fx), 0);
-        ev = (struct talk_event){ .kind = TALK_ANSWER, .reply = &reply };
-        assert_int_equal(rank_exchange_step(&x.talk, &ev, &fx), 0);
+        dialogue_init(&x.dialogue);
+        assert_int_equal(rank_exchange_step(&x.dialogue, &ev, &fx), 0);
+        ev = (struct dialogue_event){ .kind = DIALOGUE_ANSWER, .reply = &reply };
+        assert_int_equal(rank_exchange_step(&x.dialogue, &ev, &fx), 0);
         assert_int_equal(fx.kind, rows[i].end);
-        talk_fini(&x.talk);
+        dialogue_fini(&x.dialogue);
     }
 }
 

@@ -298,12 +298,13 @@ static void a_stopped_one_does_not_delay_the_others(void **state)
 
 static bool listed(pid_t pid, uint32_t number)
 {
+    const uint32_t uid = (uint32_t)geteuid();
     struct local_name *names = NULL;
     struct muster_error err;
     size_t count = 0;
     bool found = false;
 
-    assert_int_equal(local_socket_list(geteuid(), &names, &count, &err), 0);
+    assert_int_equal(local_socket_list(&uid, &names, &count, &err), 0);
     for (size_t i = 0; i < count; i++)
         found |= names[i].pid == (int32_t)pid && names[i].number == number;
     mem_free(names);

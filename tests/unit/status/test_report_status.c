@@ -3,7 +3,6 @@
 #include "testing.h"
 
 #include "status/core/report_status.h"
-#include "status/core/status_text.h"
 
 static const char failed[] =
     "{\"schema\": 1, \"muster\": \"0.2.0\", \"run_id\": \"job1\", \"outcome\": "
@@ -32,55 +31,63 @@ static const char failed[] =
     " \"time_us\": 8000000, \"round\": 1, \"rank\": 1, \"host\": \"a\","
     " \"last_words\": \"bye\"}}";
 
-static json_t *status_of(const char *text, struct muster_error *err)
-{
-    json_t *report = json_loads(text, 0, NULL);
-    json_t *status = report_status(report, err);
+struct told {
+    json_t *report;
+    struct job_status status;
+};
 
-    json_decref(report);
-    return status;
+static int told_init(struct told *t, const char *text, struct muster_error *err)
+{
+    t->report = json_loads(text, 0, NULL);
+    t->status = (struct job_status){ 0 };
+    return report_status(t->report, &t->status, err);
+}
+
+static void told_fini(struct told *t)
+{
+    job_status_fini(&t->status);
+    json_decref(t->report);
 }
 
 static void test_what_happened(void **state)
 {
-    static const char *const kinds[] = { "ROUND",  "RESTART", "ENDED", "ROUND",
-                                         "FAILED", "VERDICT", "ENDED" };
-    struct muster_error err = { 0 };
-    json_t *status = status_of(failed, &err);
-    const json_t *history = json_object_get(status, "history");
+    static const enum record_kind kinds[] = { RECORD_ROUND,  RECORD_RESTART,
+                                              RECORD_ENDED,  RECORD_ROUND,
+                                              RECORD_FAILED, RECORD_VERDICT,
+                                              RECORD_ENDED };
+    struct told t;
 
     (void)state;
-    assert_non_null(status);
-    assert_int_equal(json_array_size(history), ARRAY_LEN(kinds));
+    assert_int_equal(told_init(&t, failed, NULL), 0);
+    assert_int_equal(t.status.entry_count, ARRAY_LEN(kinds));
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
-        const json_t *e = json_array_get(history, i);
+        const struct record_entry e = job_entry(&t.status, i);
 
-        assert_string_equal(json_string_value(json_object_get(e, "kind")), kinds[i]);
-        assert_int_equal(json_count(e, "number"), i + 1);
+        assert_int_equal(e.kind, kinds[i]);
+        assert_int_equal(e.number, i + 1);
     }
-    assert_string_equal(
-        json_string_value(json_object_get(json_object_get(status, "verdict"), "lines")),
-        "bye");
-    assert_int_equal(json_count(json_object_get(status, "job"), "max_restarts"), 2);
-    assert_int_equal(json_count(json_object_get(status, "job"), "nodes_lost"), 1);
-    json_decref(status);
+    assert_true(t.status.have_verdict);
+    assert_true(span_eq(t.status.verdict.body, span_str("bye")));
+    assert_int_equal(t.status.max_restarts, 2);
+    assert_int_equal(t.status.lost, 1);
+    told_fini(&t);
 }
 
 static void test_what_became_of_the_ranks(void **state)
 {
-    static const char *const states[] = { "succeeded", "failed", "ended", "none" };
-    json_t *status = status_of(failed, NULL);
-    const json_t *nodes = json_object_get(status, "nodes");
+    static const enum worker_state states[] = { WORKER_SUCCEEDED, WORKER_FAILED,
+                                                WORKER_ENDED, WORKER_NONE };
+    struct told t;
 
     (void)state;
+    assert_int_equal(told_init(&t, failed, NULL), 0);
     for (size_t i = 0; i < ARRAY_LEN(states); i++) {
-        const json_t *node = json_array_get(nodes, i / 2);
-        const json_t *w = json_array_get(json_object_get(node, "workers"), i % 2);
+        const struct job_node *n = &t.status.nodes[i / 2];
 
-        assert_int_equal(json_count(w, "rank"), i);
-        assert_string_equal(json_string_value(json_object_get(w, "state")), states[i]);
+        assert_int_equal(n->first_rank + (int64_t)(i % 2), i);
+        assert_int_equal(n->workers[i % 2].state, states[i]);
     }
-    json_decref(status);
+    told_fini(&t);
 }
 
 static void test_what_is_no_report(void **state)
@@ -97,27 +104,46 @@ static void test_what_is_no_report(void **state)
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct muster_error err = { 0 };
+        struct told t;
 
-        assert_null(status_of(rows[i].text, &err));
-        assert_int_equal(err.code, MUSTER_EINVAL);
+        assert_int_equal(told_init(&t, rows[i].text, &err), MUSTER_EINVAL);
         if (!strstr(err.text, rows[i].says))
             fail_msg("%s: %s", rows[i].text, err.text);
+        told_fini(&t);
     }
 }
 
 /* A job that never had a round, and one that succeeded. */
 static void test_little_to_tell(void **state)
 {
-    json_t *status = status_of("{\"run_id\": \"x\", \"rounds\": [], \"schema\": 1,"
-                               " \"outcome\": \"succeeded\", \"ended_us\": 5}",
-                               NULL);
+    struct told t;
 
     (void)state;
-    assert_string_equal(
-        json_string_value(json_object_get(json_object_get(status, "verdict"), "cause")),
-        "succeeded");
-    assert_int_equal(json_array_size(json_object_get(status, "nodes")), 0);
-    json_decref(status);
+    assert_int_equal(told_init(&t,
+                               "{\"run_id\": \"x\", \"rounds\": [], \"schema\": 1,"
+                               " \"outcome\": \"succeeded\", \"ended_us\": 5}",
+                               NULL),
+                     0);
+    assert_int_equal(t.status.verdict.cause, CAUSE_SUCCEEDED);
+    assert_int_equal(t.status.count, 0);
+    told_fini(&t);
+}
+
+/* A report cannot be too large for the memory that there is. */
+static void test_without_memory(void **state)
+{
+    json_t *report = json_loads(failed, 0, NULL);
+
+    (void)state;
+    for (struct failing f = failing_first(); failing_next(&f);) {
+        struct job_status s;
+        const int rc = report_status(report, &s, NULL);
+
+        assert_int_equal(rc, failing_rc(&f));
+        if (rc == 0)
+            job_status_fini(&s);
+    }
+    json_decref(report);
 }
 
 int main(void)
@@ -127,6 +153,7 @@ int main(void)
         cmocka_unit_test(test_what_became_of_the_ranks),
         cmocka_unit_test(test_what_is_no_report),
         cmocka_unit_test(test_little_to_tell),
+        cmocka_unit_test(test_without_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -289,6 +289,7 @@ static int play_line(struct scene *sc, const struct line *l)
         r.list = words(l->key, l->op == C10D_MULTI_SET, &list);
     else if (l->key)
         r.key = span_str(l->key);
+    r.name = reserved_parse(r.key);
     if (l->value && l->op == C10D_COMPARE_SET) { /* "expected>desired" */
         const size_t n = strcspn(l->value, ">");
 

@@ -133,7 +133,6 @@ void legacy_doc_fini(struct legacy_doc *d)
 
 static int set(struct legacy_doc *d, const char *name, json_t *value)
 {
-    assert(d->root);
     return json_object_set_new(d->root, name, value) < 0 ? MUSTER_ENOMEM : 0;
 }
 

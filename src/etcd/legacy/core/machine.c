@@ -1,5 +1,8 @@
 /* machine.c - see machine.h: events, effects, and going from phase to phase. What
- * follows which answer is in machine_phases.c. */
+ * follows which answer is in machine_phases.c.
+ *
+ * Steps do not check for memory one by one: buffers remember a failure, and so does
+ * legacy_no_memory(). legacy_step() looks at the end. */
 #include "etcd/legacy/core/machine.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -19,8 +22,8 @@ void legacy_emit(struct legacy_fx *fx, const struct legacy_effect *e)
 
 /* ---- Requests ---- */
 
-int legacy_request(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
-                   const struct etcd2_request *req)
+void legacy_request(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
+                    const struct etcd2_request *req)
 {
     const struct legacy_effect e = { .kind = LEGACY_FX_REQUEST, .request = *req };
 
@@ -30,35 +33,32 @@ int legacy_request(struct legacy *l, struct legacy_fx *fx, enum legacy_phase pha
     l->requested = true;
     l->polling = false;
     legacy_emit(fx, &e);
-    return 0;
 }
 
-int legacy_get(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase)
+void legacy_get(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase)
 {
     const struct etcd2_request req = { .key = span_str(l->active), .quorum = true };
 
-    return legacy_request(l, fx, phase, &req);
+    legacy_request(l, fx, phase, &req);
 }
 
-int legacy_swap(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
-                uint64_t ttl_s)
+void legacy_swap(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
+                 uint64_t ttl_s)
 {
     struct etcd2_request req = { .verb = ETCD2_PUT,
                                  .key = span_str(l->active),
                                  .prev_value = buf_span(&l->text),
                                  .ttl_s = ttl_s };
 
-    assert(l->doc.root && buf_len(&l->text) > 0);
     buf_clear(&l->put);
-    if (legacy_doc_print(&l->doc, &l->put) < 0)
-        return MUSTER_ENOMEM;
+    legacy_no_memory(l, legacy_doc_print(&l->doc, &l->put));
     req.value = buf_span(&l->put);
-    return legacy_request(l, fx, phase, &req);
+    legacy_request(l, fx, phase, &req);
 }
 
 /* Past the deadline of a JOIN by a second at most, like torch. */
-int legacy_wait(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
-                bool all, uint64_t most_ms)
+void legacy_wait(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
+                 bool all, uint64_t most_ms)
 {
     const uint64_t now = l->now.mono_ms;
     struct legacy_effect e = {
@@ -78,18 +78,16 @@ int legacy_wait(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
     l->due_ms = MONO_NEVER;
     l->requested = l->polling = true;
     legacy_emit(fx, &e);
-    return 0;
 }
 
-int legacy_list(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase)
+void legacy_list(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase)
 {
     struct etcd2_request req = { .quorum = true };
 
     buf_clear(&l->path);
-    if (buf_printf(&l->path, "%s/v_%" PRIu64, l->rdzv, l->version) < 0)
-        return MUSTER_ENOMEM;
+    (void)buf_printf(&l->path, "%s/v_%" PRIu64, l->rdzv, l->version);
     req.key = buf_span(&l->path);
-    return legacy_request(l, fx, phase, &req);
+    legacy_request(l, fx, phase, &req);
 }
 
 /* ---- From phase to phase ---- */
@@ -109,8 +107,8 @@ void legacy_later(struct legacy *l, const char *why)
 {
     assert(l->joining);
     (void)snprintf(l->reason, sizeof l->reason, "%s", why);
-    trace(l->trace, TRACE_INFO, "Rendezvous attempt failed, will retry. Reason: %s",
-          why);
+    log_line(l->log, LOG_INFO, AT_RENDEZVOUS,
+             "Rendezvous attempt failed, will retry. Reason: %s", why);
     legacy_pause(l, LEGACY_PH_RETRY, RETRY_MS);
 }
 
@@ -127,20 +125,18 @@ void legacy_refuse(struct legacy *l, struct legacy_fx *fx, int code, const char 
     legacy_emit(fx, &e);
 }
 
-void legacy_news(struct legacy *l, struct legacy_fx *fx, enum rdzv_news news,
-                 const char *text)
+void legacy_news(struct legacy_fx *fx, enum rdzv_news news, const char *text)
 {
     const struct legacy_effect e = { .kind = LEGACY_FX_NEWS,
                                      .news = news,
                                      .text = text };
 
-    (void)l;
     legacy_emit(fx, &e);
 }
 
 /* A new attempt: the tree first, if nobody has made it; then a version of our own,
  * which tells if there is one already. */
-int legacy_again(struct legacy *l, struct legacy_fx *fx)
+void legacy_again(struct legacy *l, struct legacy_fx *fx)
 {
     const struct legacy_effect drop = { .kind = LEGACY_FX_DROP };
     const struct etcd2_request tree = { .verb = ETCD2_PUT,
@@ -158,16 +154,16 @@ int legacy_again(struct legacy *l, struct legacy_fx *fx)
         if (!l->reason[0])
             (void)snprintf(l->reason, sizeof l->reason, "too few nodes came");
         legacy_refuse(l, fx, MUSTER_ETIMEDOUT, l->reason);
-        return 0;
+        return;
     }
     legacy_emit(fx, &drop);
-    return legacy_request(l, fx, l->made ? LEGACY_PH_CREATE : LEGACY_PH_MAKE_PREFIX,
-                          l->made ? &create : &tree);
+    legacy_request(l, fx, l->made ? LEGACY_PH_CREATE : LEGACY_PH_MAKE_PREFIX,
+                   l->made ? &create : &tree);
 }
 
 /* ---- Wishes ---- */
 
-static void interrupt(struct legacy *l, struct legacy_fx *fx)
+static void legacy_interrupt(struct legacy *l, struct legacy_fx *fx)
 {
     const struct legacy_effect e = { .kind = LEGACY_FX_CANCEL };
 
@@ -178,7 +174,7 @@ static void interrupt(struct legacy *l, struct legacy_fx *fx)
     l->due_ms = MONO_NEVER;
 }
 
-static int on_join(struct legacy *l, struct legacy_fx *fx)
+static void legacy_on_join(struct legacy *l, struct legacy_fx *fx)
 {
     const struct legacy_effect closing = { .kind = LEGACY_FX_REFUSED,
                                            .code = MUSTER_ECLOSED,
@@ -186,127 +182,77 @@ static int on_join(struct legacy *l, struct legacy_fx *fx)
 
     if (l->close) { /* which goes on, and is answered */
         legacy_emit(fx, &closing);
-        return 0;
+        return;
     }
-    interrupt(l, fx);
+    legacy_interrupt(l, fx);
     l->joining = true;
     l->member = l->notified_lost = l->notified_closed = l->seen = false;
     l->waiting = l->notified_waiting = 0;
     l->reason[0] = '\0';
     l->join_by_ms = l->now.mono_ms + l->timeout_ms;
-    return legacy_again(l, fx);
+    legacy_again(l, fx);
 }
 
-static void on_leave(struct legacy *l, struct legacy_fx *fx)
+static void legacy_on_leave(struct legacy *l, struct legacy_fx *fx)
 {
     const struct legacy_effect drop = { .kind = LEGACY_FX_DROP };
 
     if (!l->close) /* which goes on: somebody waits for it, and no JOIN is under way */
-        interrupt(l, fx);
+        legacy_interrupt(l, fx);
     l->member = false;
     legacy_emit(fx, &drop);
     if (l->joining)
         legacy_refuse(l, fx, MUSTER_ECANCELED, "joining was canceled");
 }
 
-static int on_close(struct legacy *l, struct legacy_fx *fx)
+static void legacy_on_close(struct legacy *l, struct legacy_fx *fx)
 {
-    interrupt(l, fx);
+    legacy_interrupt(l, fx);
     l->close = true;
     if (l->joining)
         legacy_refuse(l, fx, MUSTER_ECLOSED, "the rendezvous is being closed");
-    return legacy_get(l, fx, LEGACY_PH_CLOSE_GET);
+    legacy_get(l, fx, LEGACY_PH_CLOSE_GET);
 }
 
 /* ---- Step ---- */
 
-/* What a step changes and has memory of its own. */
-static void fini_parts(struct legacy *l)
+void legacy_no_memory(struct legacy *l, int rc)
 {
-    legacy_doc_fini(&l->doc);
-    buf_fini(&l->text);
-    buf_fini(&l->put);
-    buf_fini(&l->path);
-    buf_fini(&l->rank_path);
-}
-
-static int copy_buf(struct buf *to, const struct buf *from)
-{
-    buf_init(to, SIZE_MAX);
-    return buf_append_span(to, buf_span(from));
-}
-
-static int copy_parts(struct legacy *to, const struct legacy *from)
-{
-    to->doc.root = from->doc.root ? json_deep_copy(from->doc.root) : NULL;
-    int rc = from->doc.root && !to->doc.root ? MUSTER_ENOMEM : 0;
-
-    /* All of them, so that fini_parts() finds none that is another's. */
-    rc = copy_buf(&to->text, &from->text) < 0 ? MUSTER_ENOMEM : rc;
-    rc = copy_buf(&to->put, &from->put) < 0 ? MUSTER_ENOMEM : rc;
-    rc = copy_buf(&to->path, &from->path) < 0 ? MUSTER_ENOMEM : rc;
-    rc = copy_buf(&to->rank_path, &from->rank_path) < 0 ? MUSTER_ENOMEM : rc;
-    if (rc < 0)
-        fini_parts(to);
-    return rc;
+    l->no_memory |= rc < 0;
 }
 
 static void legacy_heard(struct legacy *l, const struct legacy_event *ev);
 
-static int on_reply(struct legacy *l, const struct legacy_event *ev,
-                    struct legacy_fx *fx)
-{
-    assert(l->requested);
-    l->requested = false;
-    legacy_heard(l, ev);
-    return legacy_on_reply(l, ev, fx);
-}
-
-/* An answer with something in it is all that needs memory, here and there on its way:
- * if there is none, the machine becomes what it was before. */
-static int on_answer(struct legacy *l, const struct legacy_event *ev,
-                     struct legacy_fx *fx)
-{
-    struct legacy was = *l;
-    int rc = copy_parts(&was, l);
-
-    if (rc < 0)
-        return rc;
-    l->now = ev->now;
-    rc = on_reply(l, ev, fx);
-    if (rc < 0) {
-        fini_parts(l);
-        *l = was;
-        fx->count = 0;
-    } else {
-        fini_parts(&was);
-    }
-    return rc;
-}
-
-static int take(struct legacy *l, const struct legacy_event *ev, struct legacy_fx *fx)
+static void legacy_take(struct legacy *l, const struct legacy_event *ev,
+                        struct legacy_fx *fx)
 {
     switch (ev->kind) {
     case LEGACY_EV_JOIN:
-        return on_join(l, fx);
+        legacy_on_join(l, fx);
+        return;
     case LEGACY_EV_LEAVE:
-        on_leave(l, fx);
-        return 0;
+        legacy_on_leave(l, fx);
+        return;
     case LEGACY_EV_CLOSE:
-        return on_close(l, fx);
+        legacy_on_close(l, fx);
+        return;
     case LEGACY_EV_REPLY:
-        return on_reply(l, ev, fx);
+        assert(l->requested);
+        l->requested = false;
+        legacy_heard(l, ev);
+        legacy_on_reply(l, fx);
+        return;
     case LEGACY_EV_TIMER:
         if (l->due_ms > ev->now.mono_ms)
-            return 0;
+            return;
         l->due_ms = MONO_NEVER;
-        return legacy_on_timer(l, fx);
+        legacy_on_timer(l, fx);
+        return;
     }
-    return 0;
 }
 
 /* What holds between two steps. */
-static void check(const struct legacy *l)
+static void legacy_check(const struct legacy *l)
 {
     assert(!l->joining || !l->close);  /* A CLOSE refuses the JOIN under way, */
     assert(!l->joining || !l->member); /* and a member's JOIN ends its membership. */
@@ -317,23 +263,26 @@ static void check(const struct legacy *l)
 
 int legacy_step(struct legacy *l, const struct legacy_event *ev, struct legacy_fx *fx)
 {
-    int rc;
-
     fx->count = 0;
-    if (ev->kind == LEGACY_EV_REPLY && ev->code == 0) {
-        rc = on_answer(l, ev, fx);
-    } else {
+    if (!l->no_memory) {
+        l->ev = ev;
         l->now = ev->now;
-        rc = take(l, ev, fx);
-        assert(rc == 0);
+        legacy_take(l, ev, fx);
+        legacy_check(l);
+        legacy_no_memory(l, buf_error(&l->text));
+        legacy_no_memory(l, buf_error(&l->put));
+        legacy_no_memory(l, buf_error(&l->path));
+        legacy_no_memory(l, buf_error(&l->rank_path));
     }
-    check(l);
-    return rc;
+    if (!l->no_memory)
+        return 0;
+    fx->count = 0;
+    return MUSTER_ENOMEM;
 }
 
 uint64_t legacy_deadline(const struct legacy *l)
 {
-    return l->due_ms;
+    return l->no_memory ? MONO_NEVER : l->due_ms;
 }
 
 int64_t legacy_waiting(const struct legacy *l)
@@ -348,7 +297,7 @@ bool legacy_closed(const struct legacy *l)
 
 /* ---- New and free ---- */
 
-static bool make_paths(struct legacy *l, const struct legacy_config *cfg)
+static bool legacy_make_paths(struct legacy *l, const struct legacy_config *cfg)
 {
     const size_t n = strlen(cfg->prefix);
 
@@ -383,7 +332,7 @@ int legacy_new(const struct legacy_config *cfg, struct legacy **out,
                        "--rdzv-id, or use --rdzv-backend=etcd-v2 on every node",
                        cfg->run_id, cfg->prefix);
     l = mem_calloc(1, sizeof *l);
-    if (!l || !make_paths(l, cfg)) {
+    if (!l || !legacy_make_paths(l, cfg)) {
         legacy_free(l);
         return err_nomem(err);
     }
@@ -391,7 +340,7 @@ int legacy_new(const struct legacy_config *cfg, struct legacy **out,
     l->max_nodes = cfg->max_nodes;
     l->timeout_ms = cfg->timeout_ms;
     l->last_call_ms = cfg->last_call_ms;
-    l->trace = cfg->trace;
+    l->log = cfg->log;
     l->due_ms = l->call_since_ms = MONO_NEVER;
     rng_init(&l->rng, cfg->seed);
     buf_init(&l->text, SIZE_MAX);
@@ -412,7 +361,11 @@ void legacy_free(struct legacy *l)
     mem_free(l->rdzv);
     mem_free(l->active);
     mem_free(l->counter);
-    fini_parts(l);
+    legacy_doc_fini(&l->doc);
+    buf_fini(&l->text);
+    buf_fini(&l->put);
+    buf_fini(&l->path);
+    buf_fini(&l->rank_path);
     mem_free(l);
 }
 
@@ -454,7 +407,7 @@ static bool has_last_call(const struct legacy *l)
     return l->phase >= LEGACY_PH_CALL_GET && l->phase <= LEGACY_PH_CALL_DELAY;
 }
 
-static void gathering(const struct legacy *l, struct rdzv_progress *out)
+static void legacy_gathering(const struct legacy *l, struct rdzv_progress *out)
 {
     out->here = (int64_t)l->doc.participants;
     if (has_last_call(l))
@@ -483,7 +436,7 @@ bool legacy_progress(const struct legacy *l, struct rdzv_progress *out)
     case LEGACY_CLOSED:
         break;
     case LEGACY_JOINABLE:
-        gathering(l, out);
+        legacy_gathering(l, out);
         break;
     case LEGACY_FROZEN: /* the members are settled; each has to confirm */
         if (has_place(l)) {

@@ -11,7 +11,7 @@
 #define ETCD_LEGACY_CORE_MACHINE_H
 
 #include "base/base.h"
-#include "base/trace.h"
+#include "base/log.h"
 #include "etcd/core/v2_wire.h"
 #include "rendezvous/core/news.h"
 #include "rendezvous/core/progress.h"
@@ -23,8 +23,8 @@ struct legacy_config {
     const char *run_id; /* copied */
     int64_t min_nodes, max_nodes;
     uint64_t timeout_ms, last_call_ms;
-    uint64_t seed;             /* of the random delays before a write */
-    const struct trace *trace; /* borrowed, may be NULL */
+    uint64_t seed;         /* of the random delays before a write */
+    const struct log *log; /* borrowed, may be NULL */
 };
 
 int legacy_new(const struct legacy_config *cfg, struct legacy **out,
@@ -87,9 +87,8 @@ struct legacy_fx {
     size_t count;
 };
 
-/* 0 with the effects in fx (cleared first), or MUSTER_ENOMEM with nothing changed and
- * no effects. Only a REPLY with code 0 needs memory: whoever has none for it tells
- * instead that the request has failed. */
+/* 0 with the effects in fx (cleared first), or MUSTER_ENOMEM, with none. After that
+ * every step returns it, and l can only be freed. */
 int legacy_step(struct legacy *l, const struct legacy_event *ev, struct legacy_fx *fx);
 
 uint64_t legacy_deadline(const struct legacy *l); /* by mono_ms; MONO_NEVER */

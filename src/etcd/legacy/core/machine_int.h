@@ -1,5 +1,5 @@
-/* machine_int.h - what machine.c and its parts share: machine_phases.c (which step
- * follows which answer) and machine_steps.c (the steps). */
+/* machine_int.h - what machine.c and machine_phases.c (which step follows which answer,
+ * and the steps) share. */
 #ifndef ETCD_LEGACY_CORE_MACHINE_INT_H
 #define ETCD_LEGACY_CORE_MACHINE_INT_H
 
@@ -66,18 +66,20 @@ struct legacy {
     int64_t min_nodes, max_nodes;
     uint64_t timeout_ms, last_call_ms;
     struct rng rng;
-    const struct trace *trace;
+    const struct log *log;
     char *prefix, *run, *rdzv, *active, *counter; /* owned: paths */
     char *run_id;                                 /* owned */
 
+    bool no_memory; /* ran out: nothing is done any more */
     enum legacy_phase phase;
-    bool made;      /* the tree is there */
-    bool joining;   /* a JOIN is to be answered */
-    bool member;    /* of a running version: news are wanted */
-    bool close;     /* a CLOSE is to be answered */
-    bool requested; /* a request is under way */
-    bool polling;   /* and it is a wait */
-    struct now now; /* of the event that is dealt with */
+    bool made;                     /* the tree is there */
+    bool joining;                  /* a JOIN is to be answered */
+    bool member;                   /* of a running version: news are wanted */
+    bool close;                    /* a CLOSE is to be answered */
+    bool requested;                /* a request is under way */
+    bool polling;                  /* and it is a wait */
+    const struct legacy_event *ev; /* that is dealt with; borrowed for the step */
+    struct now now;                /* of it */
     uint64_t due_ms, join_by_ms, call_by_ms;
 
     uint64_t version; /* ours, or the one we try to join */
@@ -96,60 +98,27 @@ struct legacy {
     char reason[1020];
 };
 
-/* machine.c: effects, and going from phase to phase. All return 0 or MUSTER_ENOMEM. */
+/* machine.c: effects, and going from phase to phase. */
 void legacy_emit(struct legacy_fx *fx, const struct legacy_effect *e);
-int legacy_request(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
-                   const struct etcd2_request *req);
-int legacy_get(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase);
-int legacy_swap(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
-                uint64_t ttl_s); /* l->text to l->doc */
-int legacy_wait(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
-                bool all, uint64_t most_ms);
-int legacy_list(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase);
+void legacy_request(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
+                    const struct etcd2_request *req);
+void legacy_get(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase);
+void legacy_swap(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
+                 uint64_t ttl_s); /* l->text to l->doc */
+void legacy_wait(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase,
+                 bool all, uint64_t most_ms);
+void legacy_list(struct legacy *l, struct legacy_fx *fx, enum legacy_phase phase);
 void legacy_pause(struct legacy *l, enum legacy_phase phase, uint64_t ms);
 void legacy_delay(struct legacy *l, enum legacy_phase phase); /* 0 to 0.1 s */
-int legacy_again(struct legacy *l, struct legacy_fx *fx);     /* at once */
+void legacy_again(struct legacy *l, struct legacy_fx *fx);    /* at once */
 void legacy_later(struct legacy *l, const char *why);         /* in a second */
 void legacy_refuse(struct legacy *l, struct legacy_fx *fx, int code, const char *text);
-void legacy_news(struct legacy *l, struct legacy_fx *fx, enum rdzv_news news,
-                 const char *text);
+void legacy_news(struct legacy_fx *fx, enum rdzv_news news, const char *text);
+void legacy_no_memory(struct legacy *l, int rc); /* if rc is an error */
+void legacy_seen(struct legacy *l); /* keeps what legacy_progress() tells */
 
-/* machine_steps.c: steps on the way into a version. All return 0 or MUSTER_ENOMEM. */
-int legacy_make_next(struct legacy *l, struct legacy_fx *fx); /* of the tree */
-int legacy_read_counter(struct legacy *l, struct legacy_fx *fx);
-int legacy_count_version(struct legacy *l, const struct legacy_event *ev,
-                         struct legacy_fx *fx);
-int legacy_make_version(struct legacy *l, struct legacy_fx *fx);
-int legacy_publish(struct legacy *l, struct legacy_fx *fx);
-int legacy_start_join(struct legacy *l);
-int legacy_join(struct legacy *l, struct legacy_fx *fx);
-int legacy_joined(struct legacy *l, struct legacy_fx *fx);
-int legacy_last_call(struct legacy *l, struct legacy_fx *fx);
-int legacy_hold_call(struct legacy *l, struct legacy_fx *fx); /* kept alive: go on */
-int legacy_peers(struct legacy *l, struct legacy_fx *fx);
-int legacy_confirm(struct legacy *l, struct legacy_fx *fx);
-int legacy_confirm_put(struct legacy *l, struct legacy_fx *fx);
-int legacy_confirmed(struct legacy *l, struct legacy_fx *fx);
-int legacy_final(struct legacy *l, struct legacy_fx *fx);
-
-/* machine_steps.c: steps beside a running version, in it, and to close the run. */
-int legacy_announce(struct legacy *l, struct legacy_fx *fx);
-int legacy_free_version(struct legacy *l, const struct legacy_event *ev,
-                        struct legacy_fx *fx);
-int legacy_member(struct legacy *l, struct legacy_fx *fx);
-int legacy_member_list(struct legacy *l, const struct legacy_event *ev,
-                       struct legacy_fx *fx);
-int legacy_close_put(struct legacy *l, struct legacy_fx *fx);
-int legacy_close_nothing(struct legacy *l, struct legacy_fx *fx); /* no document */
-int legacy_close_done(struct legacy *l, struct legacy_fx *fx, int code,
-                      const char *text);
-
-/* machine.c: what is kept for legacy_progress(). */
-void legacy_seen(struct legacy *l);
-
-/* machine_phases.c */
-int legacy_on_reply(struct legacy *l, const struct legacy_event *ev,
-                    struct legacy_fx *fx);
-int legacy_on_timer(struct legacy *l, struct legacy_fx *fx);
+/* machine_phases.c: the phase's request was answered, or its pause is over. */
+void legacy_on_reply(struct legacy *l, struct legacy_fx *fx);
+void legacy_on_timer(struct legacy *l, struct legacy_fx *fx);
 
 #endif
