@@ -6,8 +6,6 @@
 #include "api/store_int.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "store/file_store.h"
-#include "store/memory_store.h"
 
 static int make_home(int (*make_calls)(struct blocking_loop **, struct muster_error *),
                      struct home **out, struct muster_error *err)
@@ -71,7 +69,7 @@ int store_adopt(struct home *h, struct async_store *a, struct shared *under,
 {
     struct muster_store *s = mem_calloc(1, sizeof *s);
     struct shared *shared = mem_calloc(1, sizeof *shared);
-    char *name = mem_strdup(a->ops->name(a));
+    char *name = mem_strdup(a->name);
 
     if (!s || !shared || !name) {
         mem_free(s);

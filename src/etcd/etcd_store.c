@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "loop/clock.h"
+#include "loop/defer.h"
 #include "store/call.h"
 
 #define REQUEST_MS 60000u
@@ -22,14 +23,10 @@
 struct etcd_store {
     struct async_store base;
     struct etcd_kv kv;
-    char *dir, *name;     /* owned */
-    const int64_t *lease; /* borrowed, may be NULL */
-    struct call_list calls;
-    uv_timer_t closer; /* Never runs: closing it makes on_closed come from the loop. */
-    size_t ending;     /* uv handles that are being closed */
-    bool closing;
-    async_store_closed_cb on_closed;
-    void *closed_ctx;
+    char *dir, *name;               /* owned */
+    const int64_t *lease;           /* borrowed, may be NULL */
+    struct call_list queued, calls; /* not yet begun; under way */
+    struct defer next_run;          /* begins those that are queued */
 };
 
 /* One call: it goes over its keys and makes a request to etcd for each. */
@@ -43,7 +40,6 @@ struct etcd_store_call {
     struct buf out;        /* owned: the list of the answer, or the value to write */
     size_t total, found;
     struct etcd_op *req; /* under way */
-    uv_timer_t timer;
 };
 
 static struct etcd_store *etcd_store_of(const struct etcd_store_call *c)
@@ -92,50 +88,29 @@ static uint64_t etcd_store_call_left(const struct etcd_store_call *c)
     return ms_left(c->base.deadline_ms, clock_mono_ms());
 }
 
-static void etcd_store_maybe_closed(struct etcd_store *s);
-
-static void etcd_store_call_free(struct etcd_store_call *c)
+/* Each calls the caller's callback and frees c. */
+static void etcd_store_call_end(struct etcd_store_call *c, int status,
+                                const struct c10d_reply *reply,
+                                const struct muster_error *err)
 {
+    etcd_op_cancel(c->req);
+    call_list_remove(&etcd_store_of(c)->calls, &c->base);
+    call_notify(&c->base, status, reply, err);
     buf_fini(&c->path);
     buf_fini(&c->out);
     call_free(&c->base);
 }
 
-static void etcd_store_on_timer_closed(uv_handle_t *handle)
-{
-    struct etcd_store_call *c = handle->data;
-    struct etcd_store *s = etcd_store_of(c);
-
-    etcd_store_call_free(c);
-    s->ending--;
-    etcd_store_maybe_closed(s);
-}
-
-static void etcd_store_call_end(struct etcd_store_call *c)
-{
-    struct etcd_store *s = etcd_store_of(c);
-
-    etcd_op_cancel(c->req);
-    c->req = NULL;
-    call_list_remove(&s->calls, &c->base);
-    s->ending++;
-    uv_close((uv_handle_t *)&c->timer, etcd_store_on_timer_closed);
-}
-
-/* Both call the caller's callback and end c. */
 static void etcd_store_call_done(struct etcd_store_call *c,
                                  const struct c10d_reply *reply)
 {
-    /* The memory of c, and the reply in it, stays until the loop's next turn. */
-    etcd_store_call_end(c);
-    call_notify(&c->base, 0, reply, NULL);
+    etcd_store_call_end(c, 0, reply, NULL);
 }
 
 static void etcd_store_call_fail(struct etcd_store_call *c, int status,
                                  const struct muster_error *err)
 {
-    etcd_store_call_end(c);
-    call_notify(&c->base, status, NULL, err);
+    etcd_store_call_end(c, status, NULL, err);
 }
 
 static void etcd_store_ask_key(struct etcd_store_call *c);
@@ -518,18 +493,21 @@ static void etcd_store_ask_key(struct etcd_store_call *c)
     }
 }
 
-/* Sends the first request of a call. */
-static void etcd_store_on_start(uv_timer_t *timer)
+/* Sends the first request of each call that is queued. */
+static void etcd_store_run(void *store)
 {
-    struct etcd_store_call *c = timer->data;
-    struct c10d_reply none = { .op = c->base.op };
+    struct etcd_store *s = store;
+    struct etcd_store_call *c;
 
-    if (c->has_list && !c10d_list_next(&c->list, &c->key)) {
-        none.list.bytes = span_of("", 0);
-        etcd_store_call_done(c, &none);
-        return;
+    while ((c = (struct etcd_store_call *)call_list_take(&s->queued))) {
+        struct c10d_reply none = { .op = c->base.op, .list.bytes = span_of("", 0) };
+
+        call_list_add(&s->calls, &c->base);
+        if (c->has_list && !c10d_list_next(&c->list, &c->key))
+            etcd_store_call_done(c, &none);
+        else
+            etcd_store_ask_key(c);
     }
-    etcd_store_ask_key(c);
 }
 
 /* ---- Calls ---- */
@@ -549,7 +527,6 @@ static bool etcd_store_supported(enum c10d_op op)
     case C10D_MULTI_GET:
     case C10D_MULTI_SET:
     case C10D_LIST_KEYS:
-    case C10D_BARRIER:
         return true;
     }
     return false;
@@ -571,8 +548,6 @@ static int etcd_store_call_new(struct etcd_store *s, const struct c10d_request *
     c->list = call->copy.req.list;
     c->has_list = c10d_has_list(req->op);
     c->total = c->has_list ? req->list.count : 1;
-    (void)uv_timer_init(s->base.loop, &c->timer);
-    c->timer.data = c;
     *out = c;
     return 0;
 }
@@ -588,16 +563,13 @@ static int etcd_store_call(struct async_store *base, const struct c10d_request *
         return err_set(err, MUSTER_ENOTSUP,
                        "%s is not supported by a store in etcd (%s)",
                        c10d_op_name(req->op), s->name);
-    if (req->op == C10D_BARRIER)
-        return async_store_generic_barrier(base, req->key, req->number, timeout_ms, cb,
-                                           ctx, err);
     const int rc = etcd_store_call_new(s, req, &c, err);
     if (rc < 0)
         return rc;
     c->block = flags & ASYNC_STORE_BLOCK || req->op == C10D_WAIT;
     call_begin(&c->base, flags, timeout_ms, cb, ctx);
-    call_list_add(&s->calls, &c->base);
-    (void)uv_timer_start(&c->timer, etcd_store_on_start, 0, 0);
+    call_list_add(&s->queued, &c->base);
+    defer_call(&s->next_run);
     return 0;
 }
 
@@ -610,64 +582,45 @@ static void etcd_store_free(struct etcd_store *s)
     mem_free(s);
 }
 
-static void etcd_store_maybe_closed(struct etcd_store *s)
+static void etcd_store_on_closed(uv_handle_t *handle)
 {
-    if (!s->closing || s->ending)
-        return;
-    if (s->on_closed)
-        s->on_closed(s->closed_ctx);
+    struct etcd_store *s = CONTAINER_OF(handle, struct etcd_store, next_run.idle);
+
+    async_store_closed(&s->base);
     etcd_store_free(s);
 }
 
-static void etcd_store_on_closer(uv_handle_t *handle)
+static void etcd_store_close(struct async_store *base)
 {
-    struct etcd_store *s = handle->data;
-
-    s->ending--;
-    etcd_store_maybe_closed(s);
-}
-
-static void etcd_store_cancel_all(struct etcd_store *s)
-{
+    struct etcd_store *s = store_of(base);
     struct muster_error err = { 0 };
+    struct call *call;
 
+    while ((call = call_list_take(&s->queued)))
+        call_list_add(&s->calls, call);
     err_set(&err, MUSTER_ECANCELED, "the store %s was closed", s->name);
     while (s->calls.first)
         etcd_store_call_fail((struct etcd_store_call *)s->calls.first, MUSTER_ECANCELED,
                              &err);
-}
-
-static void etcd_store_close_store(struct async_store *base, async_store_closed_cb cb,
-                                   void *ctx)
-{
-    struct etcd_store *s = store_of(base);
-
-    s->on_closed = cb;
-    s->closed_ctx = ctx;
-    s->ending++;
-    etcd_store_cancel_all(s);
-    s->closing = true;
-    uv_close((uv_handle_t *)&s->closer, etcd_store_on_closer);
-}
-
-static const char *etcd_store_name(const struct async_store *base)
-{
-    return store_of(base)->name;
+    uv_close((uv_handle_t *)&s->next_run.idle, etcd_store_on_closed);
 }
 
 /* Requests of one client run side by side, so a clone needs no connection of its own.
  */
-static int etcd_store_clone_store(struct async_store *base, struct async_store **out,
-                                  struct muster_error *err)
+static int etcd_store_clone(struct async_store *base, struct async_store **out,
+                            struct muster_error *err)
 {
     const struct etcd_store *s = store_of(base);
 
     return store_etcd_open(&s->kv, s->dir, s->lease, out, err);
 }
 
-static const struct async_store_ops ops = { "etcd", etcd_store_call,
-                                            etcd_store_clone_store,
-                                            etcd_store_close_store, etcd_store_name };
+static const struct async_store_ops etcd_store_ops = {
+    .kind = "etcd",
+    .call = etcd_store_call,
+    .clone = etcd_store_clone,
+    .close = etcd_store_close,
+};
 
 int store_etcd_open(const struct etcd_kv *kv, const char *dir, const int64_t *lease,
                     struct async_store **out, struct muster_error *err)
@@ -676,16 +629,17 @@ int store_etcd_open(const struct etcd_kv *kv, const char *dir, const int64_t *le
 
     if (!s)
         return err_nomem(err);
-    s->base = (struct async_store){ &ops, etcd_client_loop(kv->client) };
     s->kv = *kv;
     s->lease = lease;
     s->dir = mem_strdup(dir);
     s->name = mem_printf("etcd %s%s", etcd_client_where(kv->client), dir);
-    if (!s->dir || !s->name || uv_timer_init(s->base.loop, &s->closer) < 0) {
+    if (!s->dir || !s->name) {
         etcd_store_free(s);
         return err_nomem(err);
     }
-    s->closer.data = s;
+    s->base =
+        (struct async_store){ &etcd_store_ops, etcd_client_loop(kv->client), s->name };
+    defer_init(&s->next_run, s->base.loop, etcd_store_run, s);
     *out = &s->base;
     return 0;
 }

@@ -13,8 +13,6 @@
 #include "rendezvous/secured.h"
 #include "store/core/reserved.h"
 #include "store/extension.h"
-#include "store/file_store.h"
-#include "store/memory_store.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>

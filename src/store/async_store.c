@@ -1,7 +1,21 @@
-/* async_store.c - shorthands for calls on any store; see async_store.h. */
+/* async_store.c - calls on any store, and shorthands for them; see async_store.h. */
 #include "store/async_store.h"
 
 #include "base/err.h"
+
+int async_store_call(struct async_store *s, const struct c10d_request *req,
+                     unsigned flags, uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                     struct muster_error *err)
+{
+    if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
+        return err_set(err, MUSTER_EINVAL,
+                       "%s is internal: callers of a store cannot use it",
+                       c10d_op_name(req->op));
+    if (req->op == C10D_BARRIER && !s->ops->own_barrier)
+        return async_store_generic_barrier(s, req->key, req->number, timeout_ms, cb,
+                                           ctx, err);
+    return s->ops->call(s, req, flags, timeout_ms, cb, ctx, err);
+}
 
 int async_store_set(struct async_store *s, struct span key, struct span value,
                     uint64_t timeout_ms, async_store_cb cb, void *ctx,

@@ -31,40 +31,49 @@ enum async_store_flags {
 
 struct async_store_ops {
     const char *kind; /* "tcp", "prefix", "file", "hash", "etcd" */
+    bool own_barrier; /* otherwise a BARRIER is made of ADD, SET and WAIT */
     int (*call)(struct async_store *s, const struct c10d_request *req, unsigned flags,
                 uint64_t timeout_ms, async_store_cb cb, void *ctx,
                 struct muster_error *err);
     /* Makes another handle on the same data, with a connection of its own. */
     int (*clone)(struct async_store *s, struct async_store **out,
                  struct muster_error *err);
-    /* Calls still pending end with MUSTER_ECANCELED before cb; then s is gone. */
-    void (*close)(struct async_store *s, async_store_closed_cb cb, void *ctx);
-    /* "tcp://127.0.0.1:29400", for messages. */
-    const char *(*name)(const struct async_store *s);
+    /* Ends calls still pending with MUSTER_ECANCELED; then, from the loop, calls
+     * async_store_closed() and frees s. */
+    void (*close)(struct async_store *s);
 };
 
 struct async_store {
     const struct async_store_ops *ops;
     uv_loop_t *loop;
-    bool ordered; /* calls take effect in the order in which they are made */
+    const char *name; /* "tcp://127.0.0.1:29400", for messages; as long as the store */
+    bool ordered;     /* calls take effect in the order in which they are made */
     bool silent; /* a dialogue has found that its connection does not answer any more */
-    struct async_store *inner; /* what this is a view of; NULL: it is not a view */
+    struct async_store *inner;    /* what this is a view of; NULL: it is not a view */
+    async_store_closed_cb closed; /* what async_store_close() was given */
+    void *closed_ctx;
 };
 
 /* Copies the request: its spans need not outlive the call. timeout_ms may be UINT64_MAX
  * for waits that the caller ends by closing the store. */
-static inline int async_store_call(struct async_store *s,
-                                   const struct c10d_request *req, unsigned flags,
-                                   uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                                   struct muster_error *err)
-{
-    return s->ops->call(s, req, flags, timeout_ms, cb, ctx, err);
-}
+int async_store_call(struct async_store *s, const struct c10d_request *req,
+                     unsigned flags, uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                     struct muster_error *err);
 
+/* Calls still pending end with MUSTER_ECANCELED before cb, which may be NULL; then s is
+ * gone. */
 static inline void async_store_close(struct async_store *s, async_store_closed_cb cb,
                                      void *ctx)
 {
-    s->ops->close(s, cb, ctx);
+    s->closed = cb;
+    s->closed_ctx = ctx;
+    s->ops->close(s);
+}
+
+static inline void async_store_closed(const struct async_store *s)
+{
+    if (s->closed)
+        s->closed(s->closed_ctx);
 }
 
 /* Shorthands, in async_store.c. */
@@ -94,8 +103,7 @@ int async_store_multi_set(struct async_store *s, const struct span *keys,
                           const struct span *values, size_t count, uint64_t timeout_ms,
                           async_store_cb cb, void *ctx, struct muster_error *err);
 
-/* A barrier made of ADD, SET and WAIT, as torch does it. It is for the kinds of store
- * that have no barrier of their own. */
+/* In barrier.c, for async_store_call(). */
 int async_store_generic_barrier(struct async_store *s, struct span key,
                                 int64_t world_size, uint64_t timeout_ms,
                                 async_store_cb cb, void *ctx, struct muster_error *err);
@@ -103,5 +111,17 @@ int async_store_generic_barrier(struct async_store *s, struct span key,
 /* A view of inner under "<prefix>/". If own is true, closing it closes inner too. */
 int async_store_prefix(struct async_store *inner, const char *prefix, bool own,
                        struct async_store **out, struct muster_error *err);
+
+/* A store in this process's memory, like torch's HashStore: the engine of our server
+ * without the wire. Clones share the data and use one loop. */
+int store_hash_open(uv_loop_t *loop, struct async_store **out,
+                    struct muster_error *err);
+
+/* A store in a file that processes share, in the format of torch's FileStore. It adds
+ * itself to the file's count of users at once, or as soon as the lock is free.
+ * world_size is how many stores will use the file; the last of them to close removes
+ * it. With -1 nobody removes it. */
+int store_file_open(uv_loop_t *loop, const char *path, int64_t world_size,
+                    struct async_store **out, struct muster_error *err);
 
 #endif

@@ -105,8 +105,7 @@ void call_timed_out(const struct call *call, const char *wait, const char *why,
         (void)err_set(err, MUSTER_ETIMEDOUT, "%s timed out after %" PRIu64 " ms", what,
                       call->timeout_ms);
     }
-    err_add(err, " (store %s%s%s)", call->store->ops->name(call->store),
-            why[0] ? ": " : "", why);
+    err_add(err, " (store %s%s%s)", call->store->name, why[0] ? ": " : "", why);
 }
 
 void call_time_out(struct call *call, const char *why)

@@ -104,8 +104,6 @@ struct client {
     struct defer next_run; /* calls client_run from the loop */
     store_open_cb open_cb; /* NULL once it has been called */
     void *open_ctx;
-    async_store_closed_cb closed_cb;
-    void *closed_ctx;
     struct handle_set handles; /* still to be closed */
 };
 
@@ -743,10 +741,6 @@ static int client_call(struct async_store *s, const struct c10d_request *req,
     struct client *c = (struct client *)s;
     struct wire_call *call;
 
-    if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
-        return err_set(err, MUSTER_EINVAL,
-                       "%s is internal: callers of a store cannot use it",
-                       c10d_op_name(req->op));
     if (c->calls >= MAX_CALLS)
         return err_set(err, MUSTER_EFULL, "%s: %zu calls are pending", c->name,
                        c->calls);
@@ -770,8 +764,7 @@ static void client_on_closed(void *ctx)
     client_fail_all(c, &err);
     if (c->open_cb)
         c->open_cb(c->open_ctx, err.code, &err);
-    if (c->closed_cb)
-        c->closed_cb(c->closed_ctx);
+    async_store_closed(&c->base);
     buf_fini(&c->in);
     buf_fini(&c->out);
     auth_unref(c->opts.auth);
@@ -779,24 +772,17 @@ static void client_on_closed(void *ctx)
     mem_free(c);
 }
 
-static void client_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
+static void client_close(struct async_store *s)
 {
     struct client *c = (struct client *)s;
 
     assert(c->state != CLIENT_CLOSED);
     c->state = CLIENT_CLOSED;
-    c->closed_cb = cb;
-    c->closed_ctx = ctx;
     client_drop(c);
     handle_set_begin(&c->handles, client_on_closed, c);
     handle_set_close(&c->handles, &c->timer);
     handle_set_close(&c->handles, &c->next_run.idle);
     handle_set_end(&c->handles);
-}
-
-static const char *client_name(const struct async_store *s)
-{
-    return ((const struct client *)s)->name;
 }
 
 static int client_clone(struct async_store *s, struct async_store **out,
@@ -809,10 +795,10 @@ static int client_clone(struct async_store *s, struct async_store **out,
 
 static const struct async_store_ops client_ops = {
     .kind = "tcp",
+    .own_barrier = true,
     .call = client_call,
     .clone = client_clone,
     .close = client_close,
-    .name = client_name,
 };
 
 int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
@@ -838,7 +824,7 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
         mem_free(host);
         return rc;
     }
-    c->base = (struct async_store){ &client_ops, loop, true };
+    c->base = (struct async_store){ &client_ops, loop, c->name, .ordered = true };
     c->host = host;
     c->opts = *opts;
     c->opts.host = host;

@@ -1,9 +1,7 @@
-/* memory_store.c - a store in memory; see memory_store.h.
+/* memory_store.c - a store in memory; see async_store.h.
  *
  * A store and its clones share the engine and the calls under way. Each call is a peer
  * of the engine for as long as it lasts, so that each may wait. */
-#include "store/memory_store.h"
-
 #include <assert.h>
 
 #include "base/err.h"
@@ -40,8 +38,6 @@ struct handle {
     struct async_store base; /* first */
     struct shared *shared;
     uv_idle_t idle; /* never started: its close callback comes from the loop */
-    async_store_closed_cb closed_cb;
-    void *closed_ctx;
 };
 
 static void memory_serve(struct shared *c);
@@ -249,16 +245,10 @@ static int hash_call(struct async_store *s, const struct c10d_request *req,
 {
     struct shared *c = ((struct handle *)s)->shared;
     struct call *call;
-    int rc;
+    int rc = check_sizes(req, err);
 
-    if (req->op == C10D_VALIDATE || req->op == C10D_PING || req->op == C10D_CANCEL_WAIT)
-        return err_set(err, MUSTER_EINVAL,
-                       "%s is internal: callers of a store cannot use it",
-                       c10d_op_name(req->op));
-    rc = check_sizes(req, err);
-    if (rc < 0)
-        return rc;
-    rc = call_new(sizeof(struct memory_call), s, req, "", &call, err);
+    if (rc == 0)
+        rc = call_new(sizeof(struct memory_call), s, req, "", &call, err);
     if (rc < 0)
         return rc;
     call_begin(call, flags, timeout_ms, cb, ctx);
@@ -274,7 +264,7 @@ static int make_handle(uv_loop_t *loop, struct shared *c, struct async_store **o
 
     if (!h)
         return err_nomem(err);
-    h->base = (struct async_store){ &hash_ops, loop };
+    h->base = (struct async_store){ &hash_ops, loop, "hash://" };
     h->shared = c;
     (void)uv_idle_init(loop, &h->idle);
     h->idle.data = h;
@@ -326,32 +316,21 @@ static void memory_on_handle_closed(uv_handle_t *uv)
         handle_set_close(&c->closing, &c->timer);
         handle_set_end(&c->closing);
     }
-    if (h->closed_cb)
-        h->closed_cb(h->closed_ctx);
+    async_store_closed(&h->base);
     mem_free(h);
 }
 
-static void hash_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
+static void hash_close(struct async_store *s)
 {
-    struct handle *h = (struct handle *)s;
-
-    h->closed_cb = cb;
-    h->closed_ctx = ctx;
-    uv_close((uv_handle_t *)&h->idle, memory_on_handle_closed);
-}
-
-static const char *hash_name(const struct async_store *s)
-{
-    (void)s;
-    return "hash://";
+    uv_close((uv_handle_t *)&((struct handle *)s)->idle, memory_on_handle_closed);
 }
 
 static const struct async_store_ops hash_ops = {
     .kind = "hash",
+    .own_barrier = true,
     .call = hash_call,
     .clone = hash_clone,
     .close = hash_close,
-    .name = hash_name,
 };
 
 int store_hash_open(uv_loop_t *loop, struct async_store **out, struct muster_error *err)

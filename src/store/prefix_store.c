@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "base/list.h"
 #include "base/mem.h"
 #include "store/async_store.h"
 #include "store/core/wire_keys.h"
@@ -21,20 +22,14 @@ struct view_call {
 struct view {
     struct async_store base; /* first */
     bool own;
-    char *prefix;           /* owned; ends in "/" */
-    char *name;             /* owned */
-    struct view_call calls; /* head of a ring */
+    char *prefix; /* owned; ends in "/" */
+    char *name;   /* owned */
+    struct {
+        struct view_call *first, *last;
+    } calls;
     uv_idle_t idle;
-    async_store_closed_cb closed_cb;
-    void *closed_ctx;
     int closing; /* handles and stores still to be closed */
 };
-
-static void view_unlink_call(struct view_call *call)
-{
-    call->prev->next = call->next;
-    call->next->prev = call->prev;
-}
 
 static int view_strip(struct view *v, const struct c10d_reply *reply,
                       struct c10d_reply *out, struct buf *keys)
@@ -58,7 +53,7 @@ static void prefix_store_on_done(void *ctx, int status, const struct c10d_reply 
     struct buf keys;
 
     if (call->view)
-        view_unlink_call(call);
+        LIST_REMOVE(&call->view->calls, call, prev, next);
     mem_free(call);
     if (!copy.view)
         return;
@@ -75,8 +70,6 @@ static void prefix_store_on_done(void *ctx, int status, const struct c10d_reply 
     buf_fini(&keys);
 }
 
-/* A barrier is the generic one, as in torch, so that our processes and torch's count at
- * the same keys. */
 static int view_call(struct async_store *s, const struct c10d_request *req,
                      unsigned flags, uint64_t timeout_ms, async_store_cb cb, void *ctx,
                      struct muster_error *err)
@@ -86,15 +79,10 @@ static int view_call(struct async_store *s, const struct c10d_request *req,
     struct view_call *call;
     int rc;
 
-    if (req->op == C10D_BARRIER)
-        return async_store_generic_barrier(s, req->key, req->number, timeout_ms, cb,
-                                           ctx, err);
     call = mem_calloc(1, sizeof *call);
     if (!call)
         return err_nomem(err);
-    *call = (struct view_call){
-        .view = v, .op = req->op, .cb = cb, .ctx = ctx, .next = &v->calls
-    };
+    *call = (struct view_call){ .view = v, .op = req->op, .cb = cb, .ctx = ctx };
     rc = c10d_prefix_keys(&full, req, span_str(v->prefix), err);
     if (rc == 0)
         rc = async_store_call(v->base.inner, &full.req, flags, timeout_ms,
@@ -104,9 +92,7 @@ static int view_call(struct async_store *s, const struct c10d_request *req,
         mem_free(call);
         return rc;
     }
-    call->prev = v->calls.prev;
-    call->prev->next = call;
-    v->calls.prev = call;
+    LIST_APPEND(&v->calls, call, prev, next);
     return 0;
 }
 
@@ -118,13 +104,12 @@ static void view_finish_close(struct view *v)
     if (--v->closing)
         return;
     (void)err_set(&err, MUSTER_ECANCELED, "%s: the store was closed", v->name);
-    while ((call = v->calls.next) != &v->calls) {
-        view_unlink_call(call);
+    while ((call = v->calls.first)) {
+        LIST_REMOVE(&v->calls, call, prev, next);
         call->view = NULL; /* The inner store still has the call. */
         call->cb(call->ctx, err.code, NULL, &err);
     }
-    if (v->closed_cb)
-        v->closed_cb(v->closed_ctx);
+    async_store_closed(&v->base);
     mem_free(v->prefix);
     mem_free(v->name);
     mem_free(v);
@@ -140,12 +125,10 @@ static void view_on_inner_closed(void *ctx)
     view_finish_close(ctx);
 }
 
-static void view_close(struct async_store *s, async_store_closed_cb cb, void *ctx)
+static void view_close(struct async_store *s)
 {
     struct view *v = (struct view *)s;
 
-    v->closed_cb = cb;
-    v->closed_ctx = ctx;
     v->closing = v->own ? 2 : 1;
     uv_close((uv_handle_t *)&v->idle, view_on_handle_closed);
     if (v->own)
@@ -170,17 +153,12 @@ static int view_clone(struct async_store *s, struct async_store **out,
     return rc;
 }
 
-static const char *view_name(const struct async_store *s)
-{
-    return ((const struct view *)s)->name;
-}
-
+/* Its barrier is torch's, so that our processes and torch's count at the same keys. */
 static const struct async_store_ops view_ops = {
     .kind = "prefix",
     .call = view_call,
     .clone = view_clone,
     .close = view_close,
-    .name = view_name,
 };
 
 int async_store_prefix(struct async_store *inner, const char *prefix, bool own,
@@ -188,7 +166,7 @@ int async_store_prefix(struct async_store *inner, const char *prefix, bool own,
 {
     struct view *v = mem_calloc(1, sizeof *v);
     char *with_slash = mem_printf("%s/", prefix);
-    char *name = mem_printf("%s under %s/", inner->ops->name(inner), prefix);
+    char *name = mem_printf("%s under %s/", inner->name, prefix);
 
     if (!v || !with_slash || !name) {
         mem_free(v);
@@ -196,12 +174,11 @@ int async_store_prefix(struct async_store *inner, const char *prefix, bool own,
         mem_free(name);
         return err_nomem(err);
     }
-    v->base = (struct async_store){ &view_ops, inner->loop, inner->ordered };
-    v->base.inner = inner;
+    v->base = (struct async_store){ &view_ops, inner->loop, name,
+                                    .ordered = inner->ordered, .inner = inner };
     v->own = own;
     v->prefix = with_slash;
     v->name = name;
-    v->calls.prev = v->calls.next = &v->calls;
     /* It is never started: its close callback comes from the loop. */
     (void)uv_idle_init(inner->loop, &v->idle);
     v->idle.data = v;

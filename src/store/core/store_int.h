@@ -1,4 +1,4 @@
-/* store_int.h - what the files of the engine share: store.c, ops.c, keys.c, waits.c and
+/* store_int.h - what the files of the engine share: store.c, keys.c, waits.c and
  * effects.c. */
 #ifndef STORE_CORE_STORE_INT_H
 #define STORE_CORE_STORE_INT_H

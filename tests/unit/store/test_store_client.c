@@ -6,8 +6,6 @@
 #include <unistd.h>
 
 #include "store/client.h"
-#include "store/file_store.h"
-#include "store/memory_store.h"
 #include "store/server.h"
 
 #define LONG_MS 60000
