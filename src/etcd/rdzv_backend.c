@@ -13,8 +13,8 @@
 #include "etcd/kv.h"
 #include "etcd/lease.h"
 #include "etcd/options.h"
-#include "etcd/presence.h"
 #include "etcd/watch.h"
+#include "loop/handle_set.h"
 #include "rendezvous/state_backend.h"
 #include <stdio.h>
 
@@ -24,10 +24,16 @@ struct etcd_state {
     struct etcd_kv kv;
     struct etcd_names names;
     uint64_t lease_ttl_s;
-    struct etcd_presence *presence; /* v3 */
-    rdzv_peer_cb on_peer;
-    rdzv_cut_off_cb on_cut_off;
-    void *peer_ctx;
+    struct etcd_presence {
+        char *path; /* owned; of our key */
+        struct etcd_lease *lease;
+        struct etcd_watch *watch; /* of the keys of the others */
+        struct etcd_op *put;
+        uv_timer_t again; /* to put again */
+        rdzv_peer_cb on_peer;
+        rdzv_cut_off_cb on_cut_off;
+        void *ctx;
+    } presence; /* v3 */
     uint64_t read_ms;
     rdzv_open_cb on_open;
     void *open_ctx;
@@ -45,9 +51,9 @@ struct etcd_state {
     struct etcd_lease *lease; /* v3 */
     int64_t lease_id;
     struct muster_error not_granted; /* why no lease was granted; code 0: none failed */
+    struct handle_set closing;
     rdzv_gone_cb on_gone;
     void *gone_ctx;
-    bool defer_closed, client_closed;
 };
 
 static inline struct etcd_state *etcd_state_of(struct rdzv_backend *b)
@@ -57,7 +63,7 @@ static inline struct etcd_state *etcd_state_of(struct rdzv_backend *b)
 
 /* ---- Get and set ---- */
 
-static void notify(struct etcd_state *b, struct rdzv_event *ev)
+static void etcd_state_notify(struct etcd_state *b, struct rdzv_event *ev)
 {
     const rdzv_state_cb cb = b->on_state;
 
@@ -66,7 +72,8 @@ static void notify(struct etcd_state *b, struct rdzv_event *ev)
     cb(b->state_ctx, ev);
 }
 
-static void fail(struct etcd_state *b, int code, const struct muster_error *why)
+static void etcd_state_fail(struct etcd_state *b, int code,
+                            const struct muster_error *why)
 {
     struct muster_error err = *why;
     struct rdzv_event ev;
@@ -76,14 +83,14 @@ static void fail(struct etcd_state *b, int code, const struct muster_error *why)
     etcd_state_failed(&ev, code);
     err_wrap(&err, "The connection to etcd has failed");
     ev.text = err.text;
-    notify(b, &ev);
+    etcd_state_notify(b, &ev);
 }
 
 static void on_defer(uv_timer_t *timer);
 static void on_events(void *ctx, const struct etcd3_reply *events);
 
 /* v3. If the watch cannot be started, the next answer tries again. */
-static void start_watch(struct etcd_state *b, uint64_t revision)
+static void etcd_state_start_watch(struct etcd_state *b, uint64_t revision)
 {
     struct etcd_watch_opts opts = { .start_revision = (int64_t)revision + 1,
                                     .on_change = on_events,
@@ -95,16 +102,16 @@ static void start_watch(struct etcd_state *b, uint64_t revision)
     (void)etcd_watch_start(b->client, &opts, &b->watch, NULL);
 }
 
-static void answer(struct etcd_state *b, bool write, bool won,
-                   const struct etcd_held *held)
+static void etcd_state_answer(struct etcd_state *b, bool write, bool won,
+                              const struct etcd_held *held)
 {
     char token[ETCD_TOKEN_SIZE];
     struct rdzv_event ev;
 
     etcd_state_event(&ev, write, won, held, token);
     etcd_seen_notified(&b->seen, held);
-    start_watch(b, held->revision);
-    notify(b, &ev);
+    etcd_state_start_watch(b, held->revision);
+    etcd_state_notify(b, &ev);
     if (b->on_changed && etcd_is_stale(&b->seen)) /* It has changed since. */
         (void)uv_timer_start(&b->defer_timer, on_defer, 0, 0);
 }
@@ -113,18 +120,18 @@ static void on_got(void *ctx, int status, const struct etcd_held *held,
                    const struct muster_error *err)
 {
     if (status < 0)
-        fail(ctx, status, err);
+        etcd_state_fail(ctx, status, err);
     else
-        answer(ctx, false, false, held);
+        etcd_state_answer(ctx, false, false, held);
 }
 
 static void rdzv_backend_on_put(void *ctx, int status, const struct etcd_held *held,
                                 const struct muster_error *err)
 {
     if (status < 0 && status != MUSTER_EEXIST)
-        fail(ctx, status, err);
+        etcd_state_fail(ctx, status, err);
     else
-        answer(ctx, true, status == 0, held);
+        etcd_state_answer(ctx, true, status == 0, held);
 }
 
 /* The failure is reported from the loop, like every other answer. */
@@ -171,9 +178,9 @@ static void etcd_state_set(struct rdzv_backend *base, struct span value, bool ha
 
 /* ---- Watching ---- */
 
-static void start_wait(struct etcd_state *b);
+static void etcd_state_start_wait(struct etcd_state *b);
 
-static void changed(struct etcd_state *b)
+static void etcd_state_changed(struct etcd_state *b)
 {
     const rdzv_changed_cb cb = b->on_changed;
 
@@ -189,11 +196,11 @@ static void on_defer(uv_timer_t *timer)
 
     if (b->not_sent) {
         b->not_sent = false;
-        fail(b, err_nomem(&err), &err);
+        etcd_state_fail(b, err_nomem(&err), &err);
     } else if (etcd_is_stale(&b->seen)) {
-        changed(b);
+        etcd_state_changed(b);
     } else if (b->on_changed) {
-        start_wait(b);
+        etcd_state_start_wait(b);
     }
 }
 
@@ -207,12 +214,12 @@ static void rdzv_backend_on_waited(void *ctx, int status, const struct etcd_held
     b->wait = NULL;
     b->seen.resync = status == 0;
     if (status == 0)
-        changed(b);
+        etcd_state_changed(b);
     else if (b->on_changed) /* etcd is unreachable; reads report that. */
         (void)uv_timer_start(&b->defer_timer, on_defer, 1000, 0);
 }
 
-static void start_wait(struct etcd_state *b)
+static void etcd_state_start_wait(struct etcd_state *b)
 {
     const struct etcd_kv_request req = { .kind = KV_OPERATION_WAIT,
                                          .path = span_str(b->names.key),
@@ -233,7 +240,7 @@ static void on_events(void *ctx, const struct etcd3_reply *events)
 
     etcd_seen_events(&b->seen, b->names.change_key, events);
     if (!b->on_state && etcd_is_stale(&b->seen))
-        changed(b);
+        etcd_state_changed(b);
 }
 
 static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct span value,
@@ -249,13 +256,14 @@ static bool etcd_state_watch(struct rdzv_backend *base, bool present, struct spa
     if (etcd_is_stale(&b->seen))
         (void)uv_timer_start(&b->defer_timer, on_defer, 0, 0);
     else
-        start_wait(b);
+        etcd_state_start_wait(b);
     return b->kv.api == ETCD_V2 || b->watch;
 }
 
 /* ---- Open ---- */
 
-static void opened(struct etcd_state *b, int status, const struct muster_error *why)
+static void etcd_state_opened(struct etcd_state *b, int status,
+                              const struct muster_error *why)
 {
     const rdzv_open_cb cb = b->on_open;
     struct muster_error err = { 0 };
@@ -285,10 +293,10 @@ static void on_machines(void *ctx, int status, const struct etcd_answer *a,
             if (etcd_client_add(b->client, url) < 0)
                 break;
     }
-    opened(b, status, err);
+    etcd_state_opened(b, status, err);
 }
 
-static int open_v2(struct etcd_state *b, struct muster_error *err)
+static int etcd_state_open_v2(struct etcd_state *b, struct muster_error *err)
 {
     const struct etcd_call_opts opts = { .timeout_ms = b->read_ms,
                                          .key = span_str(b->names.key),
@@ -305,7 +313,7 @@ static void on_granted(void *ctx, int64_t id)
     struct etcd_state *b = ctx;
 
     b->lease_id = id;
-    opened(b, 0, NULL);
+    etcd_state_opened(b, 0, NULL);
 }
 
 static void on_not_granted(void *ctx, const struct muster_error *err)
@@ -316,7 +324,7 @@ static void on_not_granted(void *ctx, const struct muster_error *err)
      * repeated under the next lease; without a lease the keys would stay for ever. */
     b->not_granted = *err;
     if (!etcd_is_transient(err->code) || uv_now(b->base.loop) >= b->open_by_ms)
-        opened(b, err->code, err);
+        etcd_state_opened(b, err->code, err);
 }
 
 static void on_late_failure(uv_timer_t *timer)
@@ -325,10 +333,10 @@ static void on_late_failure(uv_timer_t *timer)
     struct muster_error err = { 0 };
 
     err_nomem(&err);
-    opened(b, MUSTER_ENOMEM, &err);
+    etcd_state_opened(b, MUSTER_ENOMEM, &err);
 }
 
-static void open_backend(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
+static void etcd_state_open(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
     const struct etcd_lease_opts lease = { .ttl_s = ETCD_RUN_TTL_S,
@@ -344,74 +352,158 @@ static void open_backend(struct rdzv_backend *base, rdzv_open_cb cb, void *ctx)
     b->open_ctx = ctx;
     b->open_by_ms = uv_now(base->loop) + b->read_ms;
     if (b->kv.api == ETCD_V2)
-        rc = open_v2(b, &err);
+        rc = etcd_state_open_v2(b, &err);
     else
         rc = etcd_lease_start(b->client, &lease, &b->lease, &err);
     if (rc < 0)
         (void)uv_timer_start(&b->defer_timer, on_late_failure, 0, 0);
 }
 
-/* ---- Presence ---- */
+/* ---- Presence: v3 lets etcd itself say which nodes are alive. Each node has a key
+ * under a lease that it keeps alive, and watches the keys of the others. The clocks of
+ * two machines are never compared. ---- */
 
-static void on_peer_gone(void *ctx, struct span name)
+#define PRESENCE_MS      10000u
+#define PRESENCE_STOP_MS 1000u
+
+static void presence_put(struct etcd_state *b);
+
+static void presence_on_put_again(uv_timer_t *timer)
 {
-    struct etcd_state *b = ctx;
-
-    if (b->on_peer)
-        b->on_peer(b->peer_ctx, name);
+    presence_put(CONTAINER_OF(timer, struct etcd_state, presence.again));
 }
 
-static void on_cut_off(void *ctx, const char *why)
+static void presence_on_put(void *ctx, int status, const struct etcd_held *held,
+                            const struct muster_error *err)
 {
-    struct etcd_state *b = ctx;
+    struct etcd_presence *p = &((struct etcd_state *)ctx)->presence;
 
-    if (b->on_peer)
-        b->on_cut_off(b->peer_ctx, why);
+    (void)held;
+    (void)err; /* The reads and writes of the state report such an error. */
+    p->put = NULL;
+    if (status == MUSTER_ENOENT) /* It has run out: presence_on_granted() puts again. */
+        etcd_lease_check(p->lease);
+    else if (status < 0)
+        (void)uv_timer_start(&p->again, presence_on_put_again, 1000, 0);
 }
 
-static void presence(struct rdzv_backend *base, const char *self, rdzv_peer_cb cb,
-                     rdzv_cut_off_cb cut_off, void *ctx)
+static void presence_put(struct etcd_state *b)
+{
+    struct etcd_presence *p = &b->presence;
+    const struct etcd_put put = { .path = span_str(p->path),
+                                  .value = span_str("1"),
+                                  .lease = etcd_lease_id(p->lease) };
+    const struct etcd_kv_request req = { .kind = KV_OPERATION_PUT,
+                                         .put = &put,
+                                         .timeout_ms = PRESENCE_MS };
+
+    etcd_op_cancel(p->put);
+    p->put = NULL;
+    if (put.lease && etcd_kv_start(&b->kv, &req, presence_on_put, b, &p->put, NULL) < 0)
+        (void)uv_timer_start(&p->again, presence_on_put_again, 1000, 0);
+}
+
+static void presence_on_granted(void *ctx, int64_t id)
+{
+    (void)id;
+    presence_put(ctx);
+}
+
+static void presence_on_cut_off(void *ctx, const char *why)
+{
+    const struct etcd_presence *p = &((struct etcd_state *)ctx)->presence;
+
+    if (p->on_cut_off)
+        p->on_cut_off(p->ctx, why);
+}
+
+static void presence_on_change(void *ctx, const struct etcd3_reply *events)
+{
+    struct etcd_state *b = ctx;
+    const struct etcd_presence *p = &b->presence;
+    const size_t n = strlen(b->names.nodes);
+
+    /* If the watch missed an event, the keep-alive times in the state still show it. */
+    for (size_t i = 0; events && p->on_peer && i < events->event_count; i++) {
+        const struct etcd3_event *ev = &events->events[i];
+
+        if (!ev->deleted || !span_starts(ev->kv.key, b->names.nodes) ||
+            ev->kv.key.n == n)
+            continue;
+        if (span_eq(ev->kv.key, span_str(p->path)))
+            presence_put(b); /* It has expired: the cluster was away for too long. */
+        else
+            p->on_peer(p->ctx, span_of(ev->kv.key.p + n, ev->kv.key.n - n));
+    }
+}
+
+static void presence_start(struct etcd_state *b)
+{
+    struct etcd_presence *p = &b->presence;
+    const struct etcd_watch_opts others = { .key = span_str(b->names.nodes),
+                                            .below = true,
+                                            .only_ends = true,
+                                            .on_change = presence_on_change,
+                                            .ctx = b };
+    const struct etcd_lease_opts lease = { .ttl_s = b->lease_ttl_s,
+                                           .seed = uv_hrtime() ^
+                                                   (uint64_t)uv_os_getpid() << 32,
+                                           .on_granted = presence_on_granted,
+                                           .on_cut_off = presence_on_cut_off,
+                                           .ctx = b };
+
+    if (!p->watch)
+        (void)etcd_watch_start(b->client, &others, &p->watch, NULL);
+    if (p->watch)
+        (void)etcd_lease_start(b->client, &lease, &p->lease, NULL);
+}
+
+/* Without it the keep-alive times still show who has gone, but later. If we get another
+ * name, the old key stays, under our lease: deleting it would tell the others that the
+ * node of that name has ended. */
+static void etcd_state_presence(struct rdzv_backend *base, const char *self,
+                                rdzv_peer_cb cb, rdzv_cut_off_cb cut_off, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
-    const struct etcd_presence_opts opts = { .dir = b->names.nodes,
-                                             .name = self,
-                                             .ttl_s = b->lease_ttl_s,
-                                             .on_gone = on_peer_gone,
-                                             .on_cut_off = on_cut_off,
-                                             .ctx = b };
-    int rc;
+    struct etcd_presence *p = &b->presence;
+    char *path = mem_printf("%s%s", b->names.nodes, self);
 
-    b->on_peer = cb;
-    b->on_cut_off = cut_off;
-    b->peer_ctx = ctx;
-    rc = b->presence ? etcd_presence_rename(b->presence, self)
-                     : etcd_presence_start(&b->kv, &opts, &b->presence, NULL);
-    (void)rc; /* Without it the keep-alive times still show who has gone, but later. */
+    p->on_peer = cb;
+    p->on_cut_off = cut_off;
+    p->ctx = ctx;
+    if (!path)
+        return;
+    mem_free(p->path);
+    p->path = path;
+    if (p->lease)
+        presence_put(b);
+    else
+        presence_start(b);
 }
 
-static uint64_t presence_fence_due(const struct rdzv_backend *base)
+static uint64_t etcd_state_fence_due(const struct rdzv_backend *base)
 {
     const struct etcd_state *b = CONTAINER_OF(base, const struct etcd_state, base);
 
-    return b->presence ? etcd_presence_fence_due(b->presence) : MONO_NEVER;
+    return b->presence.lease ? etcd_lease_fence_due(b->presence.lease) : MONO_NEVER;
 }
 
 /* ---- The rest ---- */
 
-static int store(struct rdzv_backend *base, struct async_store **out,
-                 struct muster_error *err)
+static int etcd_state_store(struct rdzv_backend *base, struct async_store **out,
+                            struct muster_error *err)
 {
     struct etcd_state *b = etcd_state_of(base);
 
     return store_etcd_open(&b->kv, b->names.dir, &b->lease_id, out, err);
 }
 
-static const char *where(const struct rdzv_backend *base)
+static const char *etcd_state_where(const struct rdzv_backend *base)
 {
     return etcd_client_where(CONTAINER_OF(base, struct etcd_state, base)->client);
 }
 
-static bool own_addr(const struct rdzv_backend *base, char *out, size_t size)
+static bool etcd_state_own_addr(const struct rdzv_backend *base, char *out, size_t size)
 {
     const struct etcd_state *b = CONTAINER_OF(base, const struct etcd_state, base);
     const char *local = etcd_client_local(b->client);
@@ -420,7 +512,7 @@ static bool own_addr(const struct rdzv_backend *base, char *out, size_t size)
     return local[0] != '\0';
 }
 
-static const char *last_error(const struct rdzv_backend *base)
+static const char *etcd_state_last_error(const struct rdzv_backend *base)
 {
     const struct etcd_state *b = CONTAINER_OF(base, struct etcd_state, base);
     const char *text = etcd_client_last_error(b->client);
@@ -428,78 +520,73 @@ static const char *last_error(const struct rdzv_backend *base)
     return text || !b->not_granted.code ? text : b->not_granted.text;
 }
 
-static void state_free(struct etcd_state *b)
+static void etcd_state_free(struct etcd_state *b)
 {
     etcd_names_fini(&b->names);
+    mem_free(b->presence.path);
     mem_free(b);
 }
 
-static void maybe_gone(struct etcd_state *b)
-{
-    if (!b->defer_closed || !b->client_closed)
-        return;
-    b->on_gone(b->gone_ctx);
-    state_free(b);
-}
-
-static void on_defer_closed(uv_handle_t *handle)
-{
-    struct etcd_state *b = handle->data;
-
-    b->defer_closed = true;
-    maybe_gone(b);
-}
-
-static void on_client_closed(void *ctx)
+static void on_all_closed(void *ctx)
 {
     struct etcd_state *b = ctx;
 
-    b->client_closed = true;
-    maybe_gone(b);
+    b->on_gone(b->gone_ctx);
+    etcd_state_free(b);
 }
 
 static void on_presence_gone(void *ctx)
 {
     struct etcd_state *b = ctx;
 
-    etcd_client_close(b->client, on_client_closed, b);
+    etcd_client_close(b->client, handle_set_left, &b->closing);
 }
 
-static void close_backend(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
+/* Our presence key is deleted if the cluster answers within PRESENCE_STOP_MS. */
+static void etcd_state_close(struct rdzv_backend *base, rdzv_gone_cb cb, void *ctx)
 {
     struct etcd_state *b = etcd_state_of(base);
+    struct etcd_presence *p = &b->presence;
 
     b->on_gone = cb;
     b->gone_ctx = ctx;
     b->on_open = NULL;
     b->on_changed = NULL;
+    p->on_peer = NULL;
+    p->on_cut_off = NULL;
     etcd_op_cancel(b->req);
     etcd_op_cancel(b->wait);
+    etcd_op_cancel(p->put);
     etcd_watch_stop(b->watch);
-    b->on_peer = NULL;
+    etcd_watch_stop(p->watch);
     etcd_lease_drop(b->lease); /* Others may still read what we wrote under it. */
-    if (b->presence)
-        etcd_presence_stop(b->presence, on_presence_gone, b);
+    handle_set_begin(&b->closing, on_all_closed, b);
+    handle_set_close(&b->closing, &b->defer_timer);
+    handle_set_close(&b->closing, &p->again);
+    handle_set_add(&b->closing); /* for the client */
+    if (p->lease)
+        etcd_lease_stop(p->lease, PRESENCE_STOP_MS, on_presence_gone, b);
     else
         on_presence_gone(b);
-    uv_close((uv_handle_t *)&b->defer_timer, on_defer_closed);
+    handle_set_end(&b->closing);
 }
 
 #define OPS(which, presence_fn, fence_fn)                                              \
     {                                                                                  \
-        .name = which, .open = open_backend, .get = etcd_state_get,                    \
+        .name = which, .open = etcd_state_open, .get = etcd_state_get,                 \
         .set = etcd_state_set, .watch = etcd_state_watch, .presence = presence_fn,     \
-        .fence_due = fence_fn, .store = store, .where = where,                         \
-        .last_error = last_error, .own_addr = own_addr, .close = close_backend,        \
+        .fence_due = fence_fn, .store = etcd_state_store, .where = etcd_state_where,   \
+        .last_error = etcd_state_last_error, .own_addr = etcd_state_own_addr,          \
+        .close = etcd_state_close,                                                     \
     }
 
 static const struct rdzv_backend_ops v2_ops = OPS("etcd-v2", NULL, NULL);
 static const struct rdzv_backend_ops v3_ops =
-    OPS("etcd-v3", presence, presence_fence_due);
+    OPS("etcd-v3", etcd_state_presence, etcd_state_fence_due);
 
-static int state_new(uv_loop_t *loop, enum etcd_backend kind,
-                     const struct rdzv_params *params, const struct log *log,
-                     struct rdzv_backend **out, struct muster_error *err)
+static int etcd_state_new(uv_loop_t *loop, enum etcd_backend kind,
+                          const struct rdzv_params *params, const struct log *log,
+                          struct rdzv_backend **out, struct muster_error *err)
 {
     struct etcd_state *b;
     struct etcd_conf conf;
@@ -519,7 +606,7 @@ static int state_new(uv_loop_t *loop, enum etcd_backend kind,
         b->read_ms = conf.read_timeout_ms;
         b->lease_ttl_s = conf.lease_ttl_s;
         rc = etcd_names_init(&b->names, b->kv.api, conf.prefix, params->run_id);
-        if (rc < 0 || uv_timer_init(loop, &b->defer_timer) < 0) {
+        if (rc < 0) {
             etcd_client_close(b->client, NULL, NULL);
             rc = err_nomem(err);
         }
@@ -527,9 +614,11 @@ static int state_new(uv_loop_t *loop, enum etcd_backend kind,
     etcd_conf_fini(&conf);
     if (rc < 0) {
         if (b)
-            state_free(b);
+            etcd_state_free(b);
         return rc;
     }
+    (void)uv_timer_init(loop, &b->defer_timer); /* cannot fail */
+    (void)uv_timer_init(loop, &b->presence.again);
     b->defer_timer.data = b;
     *out = &b->base;
     return 0;
@@ -539,12 +628,12 @@ int backend_etcd2_new(uv_loop_t *loop, const struct rdzv_params *params,
                       const struct log *log, struct rdzv_backend **out,
                       struct muster_error *err)
 {
-    return state_new(loop, ETCD_BACKEND_V2, params, log, out, err);
+    return etcd_state_new(loop, ETCD_BACKEND_V2, params, log, out, err);
 }
 
 int backend_etcd3_new(uv_loop_t *loop, const struct rdzv_params *params,
                       const struct log *log, struct rdzv_backend **out,
                       struct muster_error *err)
 {
-    return state_new(loop, ETCD_BACKEND_V3, params, log, out, err);
+    return etcd_state_new(loop, ETCD_BACKEND_V3, params, log, out, err);
 }

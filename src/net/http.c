@@ -1,16 +1,36 @@
 /* http.c - see http.h. libcurl tells which sockets and which timeout it waits for, and
- * http_loop.c polls them. libcurl's callbacks only record what happened: users are
- * notified afterwards, in http_settle(), where they may start and cancel calls. */
+ * we poll them. libcurl's callbacks only record what happened: users are notified
+ * afterwards, in http_settle(), where they may start and cancel calls.
+ *
+ * From top to bottom: why a transfer failed, notifying the users, libcurl's callbacks,
+ * requests, sockets and timeouts, open and close. */
 #include "net/http.h"
 
+#include <errno.h>
+#include <openssl/x509_vfy.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "net/http_int.h"
+#include "net/curl_dl.h"
+
+struct http {
+    uv_loop_t *loop;
+    CURLM *multi;
+    uv_timer_t timer;
+    struct http_tls tls; /* strings owned */
+    char local[64];      /* our end of the last connection: an address */
+    struct http_call *calls;
+    struct http_call *notifying; /* its on_data runs; NULL once it is canceled */
+    size_t polls;                /* uv handles not yet closed */
+    bool closing, timer_closed;
+    void (*on_closed)(void *ctx);
+    void *closed_ctx;
+};
 
 struct http_call {
     struct http_call *next, **prev_next;
@@ -25,6 +45,169 @@ struct http_call {
     void *ctx;
     char text[CURL_ERROR_SIZE];
 };
+
+/* ---- Why a transfer failed ---- */
+
+static bool says(const char *text, const char *word)
+{
+    return strcasestr(text, word) != NULL;
+}
+
+/* What OpenSSL found wrong with the server's certificate. */
+static int verify_error(CURL *easy, const char *text, const struct http_tls *tls,
+                        struct muster_error *err)
+{
+    long result = X509_V_OK;
+
+    (void)curl_easy_getinfo(easy, CURLINFO_SSL_VERIFYRESULT, &result);
+    if (result == X509_V_ERR_CERT_HAS_EXPIRED)
+        return err_set(err, MUSTER_EACCES,
+                       "the server's certificate has expired: renew it, or set this "
+                       "machine's clock right");
+    if (result == X509_V_ERR_CERT_NOT_YET_VALID)
+        return err_set(err, MUSTER_EACCES,
+                       "the server's certificate is not valid yet: is this machine's "
+                       "clock right?");
+    if (result == X509_V_OK || result == X509_V_ERR_HOSTNAME_MISMATCH ||
+        result == X509_V_ERR_IP_ADDRESS_MISMATCH || says(text, "subject name"))
+        return err_set(err, MUSTER_EACCES,
+                       "the server's certificate is for another name: use in the "
+                       "endpoint a name or address that the certificate lists (%s)",
+                       text);
+    return err_set(err, MUSTER_EACCES,
+                   "the server's certificate is not signed by %s (%s): give the CA of "
+                   "the cluster as ca_cert (for the backend etcd: cacert)",
+                   tls->ca_file ? tls->ca_file : "a CA of this system",
+                   curl_dl_verify_text(result));
+}
+
+/* A handshake that fails before the certificate is verified, or right after. 0: it is
+ * another error. */
+static int tls_error(const char *text, const struct http_tls *tls,
+                     struct muster_error *err)
+{
+    if (says(text, "SSL_ERROR_SYSCALL"))
+        return err_set(
+            err, MUSTER_ECONN,
+            "the server hung up when TLS began (%s): if it speaks plain HTTP "
+            "at this port, use protocol=http",
+            text);
+    if (says(text, "wrong version number") || says(text, "packet length too long"))
+        return err_set(err, MUSTER_EACCES,
+                       "the server does not speak TLS at this port: use protocol=http, "
+                       "or the port of its https listener");
+    if (says(text, "certificate required") || says(text, "bad certificate") ||
+        says(text, "handshake failure"))
+        return err_set(err, MUSTER_EACCES,
+                       "the server asks for a client certificate%s (%s): give ssl_cert "
+                       "and ssl_cert_key (for the backend etcd: cert and key), signed "
+                       "by a CA that the server trusts",
+                       tls->cert_file ? " and does not take ours" : "", text);
+    if (says(text, "unknown ca") || says(text, "certificate expired") ||
+        says(text, "certificate unknown"))
+        return err_set(err, MUSTER_EACCES,
+                       "the server refuses our client certificate %s (%s)",
+                       tls->cert_file ? tls->cert_file : "(none)", text);
+    return 0;
+}
+
+static int connect_error(CURL *easy, const char *text, struct muster_error *err)
+{
+    long os = 0;
+
+    (void)curl_easy_getinfo(easy, CURLINFO_OS_ERRNO, &os);
+    if (os == ECONNREFUSED)
+        return err_set(
+            err, MUSTER_EREFUSED,
+            "connection refused: nothing listens there. Is etcd running, and "
+            "is this its client port (2379 by default, 2380 is for peers)?");
+    if (os == EHOSTUNREACH || os == ENETUNREACH)
+        return err_set(err, MUSTER_EUNREACH, "no route to that address");
+    return err_set(err, MUSTER_ECONN, "cannot connect (%s)", text);
+}
+
+/* A server with TLS 1.3 refuses a client's certificate only after the handshake, and
+ * its reason may get lost when it closes the connection. */
+static bool fresh_tls(CURL *easy)
+{
+    curl_off_t tls_us = 0;
+    long made = 0, status = 0;
+
+    (void)curl_easy_getinfo(easy, CURLINFO_APPCONNECT_TIME_T, &tls_us);
+    (void)curl_easy_getinfo(easy, CURLINFO_NUM_CONNECTS, &made);
+    (void)curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    return tls_us > 0 && made > 0 && status == 0;
+}
+
+static int other_error(CURL *easy, CURLcode code, const char *text,
+                       const struct http_tls *tls, struct muster_error *err)
+{
+    switch ((int)code) {
+    case CURLE_OUT_OF_MEMORY:
+        return err_nomem(err);
+    case CURLE_WRITE_ERROR:
+        return err_set(err, MUSTER_EFULL, "the answer is larger than allowed");
+    case CURLE_UNSUPPORTED_PROTOCOL: /* "Received HTTP/0.9 when not allowed" */
+    case CURLE_WEIRD_SERVER_REPLY:
+        return err_set(err, MUSTER_ENOTSTORE,
+                       "what answers there does not speak HTTP: check host and port");
+    case CURLE_GOT_NOTHING:
+        return err_set(err, MUSTER_EHANGUP,
+                       "the server hung up without an answer: if it wants TLS at this "
+                       "port, use protocol=https");
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_PARTIAL_FILE:
+        if (fresh_tls(easy))
+            return err_set(
+                err, MUSTER_EHANGUP,
+                "the server hung up right after TLS was set up (%s): perhaps "
+                "it asks for a client certificate and does not take ours "
+                "(%s)",
+                text, tls->cert_file ? tls->cert_file : "none given");
+        return err_set(err, MUSTER_EHANGUP,
+                       "the connection broke before the answer was whole (%s)", text);
+    }
+    return err_set(err, MUSTER_ECONN, "the request failed (%s)", text);
+}
+
+/* Turns libcurl's result for a transfer into one of our codes, and says in err what to
+ * do about it. text is libcurl's own description and may be empty. */
+static int http_error(CURL *easy, CURLcode code, const char *text,
+                      const struct http_tls *tls, struct muster_error *err)
+{
+    int rc;
+
+    if (!text[0])
+        text = curl_easy_strerror(code);
+    switch ((int)code) {
+    case CURLE_COULDNT_RESOLVE_HOST:
+        return err_set(err, MUSTER_ERESOLVE, "the host name does not resolve (%s)",
+                       text);
+    case CURLE_COULDNT_CONNECT:
+        return connect_error(easy, text, err);
+    case CURLE_OPERATION_TIMEDOUT:
+        return err_set(err, MUSTER_ETIMEDOUT, "no answer in time (%s)", text);
+    case CURLE_PEER_FAILED_VERIFICATION:
+        return verify_error(easy, text, tls, err);
+    case CURLE_SSL_CACERT_BADFILE:
+        return err_set(err, MUSTER_EINVAL, "the CA file %s cannot be read (%s)",
+                       tls->ca_file ? tls->ca_file : "of the system", text);
+    case CURLE_SSL_CERTPROBLEM:
+        return err_set(err, MUSTER_EINVAL,
+                       "the client certificate %s and its key %s cannot be used (%s): "
+                       "both are PEM files, and the key must belong to the certificate",
+                       tls->cert_file ? tls->cert_file : "(none)",
+                       tls->key_file ? tls->key_file : "(in the same file)", text);
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_SEND_ERROR:
+        rc = tls_error(text, tls, err);
+        if (rc < 0)
+            return rc;
+    }
+    return other_error(easy, code, text, tls, err);
+}
 
 /* ---- Notifying the users ---- */
 
@@ -95,7 +278,7 @@ static void notify_done(struct http_call *c, CURLcode code)
 }
 
 /* Callbacks may change the list, so the search starts again after each of them. */
-void http_settle(struct http *h)
+static void http_settle(struct http *h)
 {
     CURLMsg *m;
     int left;
@@ -252,7 +435,7 @@ void http_cancel(struct http_call *call)
     http_call_free(call);
 }
 
-/* ---- Open and close ---- */
+/* ---- Sockets and timeouts ---- */
 
 static void http_free(struct http *h)
 {
@@ -262,7 +445,7 @@ static void http_free(struct http *h)
     mem_free(h);
 }
 
-void http_maybe_closed(struct http *h)
+static void http_maybe_closed(struct http *h)
 {
     if (!h->timer_closed || h->polls)
         return;
@@ -270,6 +453,116 @@ void http_maybe_closed(struct http *h)
         h->on_closed(h->closed_ctx);
     http_free(h);
 }
+
+struct sock {
+    struct http *http;
+    uv_poll_t poll;
+    curl_socket_t fd;
+    int events;  /* what libcurl waits for */
+    bool failed; /* libuv has reported an error once */
+};
+
+static void on_poll_closed(uv_handle_t *handle)
+{
+    struct sock *s = handle->data;
+    struct http *h = s->http;
+
+    mem_free(s);
+    h->polls--;
+    http_maybe_closed(h);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct sock *s = poll->data;
+    struct http *h = s->http;
+    int flags = 0, running;
+
+    if (events & UV_READABLE)
+        flags |= CURL_CSELECT_IN;
+    if (events & UV_WRITABLE)
+        flags |= CURL_CSELECT_OUT;
+    /* A server that closed the connection may have sent the reason before: let libcurl
+     * read it before we report an error. libuv stops polling after an error. */
+    if (status < 0)
+        flags = s->failed ? CURL_CSELECT_ERR : CURL_CSELECT_IN;
+    (void)curl_multi_socket_action(h->multi, s->fd, flags, &running);
+    if (status < 0 && !uv_is_closing((uv_handle_t *)&s->poll)) {
+        s->failed = true;
+        (void)uv_poll_start(&s->poll, s->events, on_poll);
+    }
+    http_settle(h);
+}
+
+static struct sock *sock_new(struct http *h, curl_socket_t fd)
+{
+    struct sock *s = mem_calloc(1, sizeof *s);
+
+    if (!s)
+        return NULL;
+    s->http = h;
+    s->fd = fd;
+    s->poll.data = s;
+    if (uv_poll_init_socket(h->loop, &s->poll, fd) < 0) {
+        mem_free(s);
+        return NULL;
+    }
+    h->polls++;
+    (void)curl_multi_assign(h->multi, fd, s);
+    return s;
+}
+
+static int http_on_socket(CURL *easy, curl_socket_t fd, int what, void *ctx, void *sock)
+{
+    struct http *h = ctx;
+    struct sock *s = sock;
+    int events = 0;
+
+    (void)easy;
+    if (what == CURL_POLL_REMOVE) {
+        if (s) {
+            (void)uv_poll_stop(&s->poll);
+            uv_close((uv_handle_t *)&s->poll, on_poll_closed);
+            (void)curl_multi_assign(h->multi, fd, NULL);
+        }
+        return 0;
+    }
+    if (!s)
+        s = sock_new(h, fd);
+    if (!s)
+        return -1; /* libcurl then fails the transfers with an internal error. */
+    if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
+        events |= UV_READABLE;
+    if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
+        events |= UV_WRITABLE;
+    s->events = events;
+    return uv_poll_start(&s->poll, events, on_poll) < 0 ? -1 : 0;
+}
+
+static void http_on_timer(uv_timer_t *timer)
+{
+    struct http *h = timer->data;
+    int running;
+
+    (void)curl_multi_socket_action(h->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    http_settle(h);
+}
+
+static int http_on_timeout(CURLM *multi, long ms, void *ctx)
+{
+    struct http *h = ctx;
+
+    (void)multi;
+    if (h->closing)
+        return 0;
+    if (ms < 0)
+        return uv_timer_stop(&h->timer) < 0 ? -1 : 0;
+    /* The loop's time may be stale: it is from the start of this turn. */
+    uv_update_time(h->loop);
+    return uv_timer_start(&h->timer, http_on_timer, (uint64_t)ms, 0) < 0 ? -1 : 0;
+}
+
+/* ---- Open and close ---- */
 
 static void http_on_timer_closed(uv_handle_t *handle)
 {

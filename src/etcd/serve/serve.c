@@ -34,6 +34,7 @@
 #include "etcd/serve/serve.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,12 +46,12 @@
 #include "etcd/serve/certs.h"
 #include "etcd/serve/core/serve_env.h"
 #include "etcd/serve/core/serve_plan.h"
-#include "etcd/serve/find_self.h"
 #include "etcd/serve/place.h"
 #include "loop/blocking_call.h"
 #include "loop/clock.h"
 #include "loop/deadline.h"
 #include "net/http.h"
+#include "rendezvous/local_identity.h"
 
 #define FIND_MS      5000u /* for the resolver */
 #define ASK_MS       700u  /* for a peer to list the members of the cluster */
@@ -65,6 +66,15 @@
 #define OLDEST_MINOR 4
 
 enum phase { FINDING, ASKING, CHANGING, STARTING, UP, FAILED, LEAVING };
+
+struct serve_answer {
+    int status; /* negative: there is none, and err says why */
+    long code;  /* HTTP's; 0 if there is none */
+    struct span body;
+    const struct muster_error *err;
+};
+
+typedef void (*serve_then)(struct etcd_serve *s, const struct serve_answer *a);
 
 struct peer_call {
     struct etcd_serve *s;
@@ -96,6 +106,7 @@ struct etcd_serve {
     struct serve_members listed; /* the members, from the first host that answered */
     bool has_list;
     struct http_call *call;    /* to the cluster: change, health, leave */
+    serve_then then;           /* what is done with its answer */
     size_t through;            /* index of the host that the last request went to */
     bool existing;             /* we join a running cluster: initial-cluster-state */
     enum serve_action action;  /* of the last plan */
@@ -214,12 +225,52 @@ static void serve_warn_of_absent(struct etcd_serve *s)
 
 /* ---- find our host ---- */
 
+/* Which of the hosts is this machine? The resolver blocks, so it is asked on a thread.
+ */
+struct serve_find {
+    size_t count;
+    char local_addr[256]; /* --local-addr, or "". If given, it alone decides. */
+    struct {
+        char host[256];
+        char address[64]; /* out: numeric */
+        bool ours;        /* out */
+    } hosts[SERVE_HOSTS_MAX];
+};
+
+static void serve_find_self(void *find)
+{
+    struct serve_find *f = find;
+
+    for (size_t i = 0; i < f->count; i++) {
+        const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+        struct addrinfo *list = NULL;
+        struct rdzv_local local = { 0 };
+
+        if (getaddrinfo(f->hosts[i].host, NULL, &hints, &list) != 0 || !list)
+            continue;
+        (void)getnameinfo(list->ai_addr, list->ai_addrlen, f->hosts[i].address,
+                          sizeof f->hosts[i].address, NULL, 0, NI_NUMERICHOST);
+        freeaddrinfo(list);
+        if (f->local_addr[0]) {
+            f->hosts[i].ours = strcmp(f->local_addr, f->hosts[i].host) == 0 ||
+                               strcmp(f->local_addr, f->hosts[i].address) == 0;
+            continue;
+        }
+        snprintf(local.host, sizeof local.host, "%s", f->hosts[i].host);
+        if (!rdzv_local_quick(&local))
+            rdzv_local_resolve(&local);
+        f->hosts[i].ours = local.is_local;
+    }
+}
+
 static void serve_on_found(void *ctx, void *data)
 {
     struct etcd_serve *s = ctx;
     const struct serve_find *f = data;
-    const size_t i = f ? serve_found(f) : s->hosts.count;
+    size_t i = 0;
 
+    while (i < s->hosts.count && !(f && f->hosts[i].ours))
+        i++;
     s->finding = NULL;
     if (i == s->hosts.count) {
         log_line(
@@ -256,11 +307,17 @@ static void serve_on_found(void *ctx, void *data)
 
 static int serve_find(struct etcd_serve *s, struct muster_error *err)
 {
-    struct serve_find *f = serve_find_new(&s->hosts, s->opts.local_addr);
+    struct serve_find *f = mem_calloc(1, sizeof *f);
     int rc;
 
     if (!f)
         return err_nomem(err);
+    f->count = s->hosts.count;
+    if (s->opts.local_addr)
+        snprintf(f->local_addr, sizeof f->local_addr, "%s", s->opts.local_addr);
+    for (size_t i = 0; i < f->count; i++)
+        snprintf(f->hosts[i].host, sizeof f->hosts[i].host, "%s",
+                 s->hosts.items[i].host);
     rc = blocking_call_run(s->loop, serve_find_self, f, FIND_MS, serve_on_found, s,
                            &s->finding, err);
     if (rc < 0)
@@ -304,13 +361,11 @@ struct serve_question {
     bool peer;   /* at its peer port, not that for clients */
     const char *path, *body;
     uint64_t ms;
-    http_done_cb cb;
-    void *ctx;
 };
 
 /* False if it could not be sent. */
 static bool serve_ask(struct etcd_serve *s, const struct serve_question *q,
-                      struct http_call **call)
+                      http_done_cb cb, void *ctx, struct http_call **call)
 {
     const struct serve_host *h = &s->hosts.items[q->host];
     char *base = serve_url(s->scheme, h->host, q->peer ? h->peer_port : h->port);
@@ -325,11 +380,34 @@ static bool serve_ask(struct etcd_serve *s, const struct serve_question *q,
         .max_answer = ANSWER_MAX,
     };
     const bool good =
-        url && http_start(s->http, &req, q->cb, NULL, q->ctx, call, &s->last) == 0;
+        url && http_start(s->http, &req, cb, NULL, ctx, call, &s->last) == 0;
 
     mem_free(url);
     mem_free(base);
     return good;
+}
+
+static void serve_on_answer(void *ctx, int status, const struct http_answer *a,
+                            bool sent, const struct muster_error *err)
+{
+    struct etcd_serve *s = ctx;
+    struct serve_answer answer = { .status = status, .err = err };
+
+    (void)sent;
+    if (status == 0) {
+        answer.code = a->status;
+        answer.body = a->body;
+    }
+    s->call = NULL;
+    s->then(s, &answer);
+}
+
+/* One such call at a time. False if it could not be sent. */
+static bool serve_call(struct etcd_serve *s, const struct serve_question *q,
+                       serve_then then)
+{
+    s->then = then;
+    return serve_ask(s, q, serve_on_answer, s, &s->call);
 }
 
 /* Asks at the port that is for etcd's own peers, which answers without a leader. */
@@ -340,15 +418,13 @@ static void serve_ask_peers(struct etcd_serve *s)
     s->asked = 1; /* so that no answer counts as the last before all are asked */
     for (size_t i = 0; i < s->hosts.count; i++) {
         struct peer_call *p = &s->peers[i];
-        const struct serve_question members = { .host = i,
-                                                .peer = true,
-                                                .path = "/members",
-                                                .ms = ASK_MS,
-                                                .cb = serve_on_peer,
-                                                .ctx = p };
+        const struct serve_question members = {
+            .host = i, .peer = true, .path = "/members", .ms = ASK_MS
+        };
 
         p->s = s;
-        if (i != s->self && !p->call && serve_ask(s, &members, &p->call))
+        if (i != s->self && !p->call &&
+            serve_ask(s, &members, serve_on_peer, p, &p->call))
             s->asked++;
     }
     if (--s->asked == 0 && s->phase == ASKING) /* There is no other host. */
@@ -375,42 +451,37 @@ static void serve_set_cluster(struct etcd_serve *s, bool existing)
 
 /* Sends a request to the cluster, through the next other host that answers. */
 static void serve_post(struct etcd_serve *s, const char *path, const char *body,
-                       http_done_cb cb)
+                       serve_then then)
 {
     for (size_t i = 0; s->hosts.count > 1 && i < s->hosts.count; i++) {
         s->through = (s->through + 1) % s->hosts.count;
         if (s->through != s->self && s->peers[s->through].answers)
             break;
     }
-    const struct serve_question q = { s->through, false, path, body, CHANGE_MS, cb, s };
+    const struct serve_question q = {
+        .host = s->through, .path = path, .body = body, .ms = CHANGE_MS
+    };
 
-    if (!serve_ask(s, &q, &s->call))
+    if (!serve_call(s, &q, then))
         serve_pause_for(s, PAUSE_MS); /* Then it begins again. */
 }
 
 /* Keeps the reason; after a pause we ask for the members again. */
-static void serve_change_failed(struct etcd_serve *s, int status,
-                                const struct http_answer *a,
-                                const struct muster_error *err)
+static void serve_change_failed(struct etcd_serve *s, const struct serve_answer *a)
 {
-    if (status < 0)
-        s->last = *err;
+    if (a->status < 0)
+        s->last = *a->err;
     else
         err_set(&s->last, MUSTER_EPROTO, "%s:%u answered %ld: %.*s",
                 s->hosts.items[s->through].host, s->hosts.items[s->through].port,
-                a->status, (int)MIN_OF(a->body.n, 200), (const char *)a->body.p);
+                a->code, (int)MIN_OF(a->body.n, 200), (const char *)a->body.p);
     serve_pause_for(s, 3 * PAUSE_MS);
 }
 
-static void serve_on_added(void *ctx, int status, const struct http_answer *a,
-                           bool sent, const struct muster_error *err)
+static void serve_on_added(struct etcd_serve *s, const struct serve_answer *a)
 {
-    struct etcd_serve *s = ctx;
-
-    (void)sent;
-    s->call = NULL;
-    if (status < 0 || a->status != 200) {
-        serve_change_failed(s, status, a, err);
+    if (a->code != 200) {
+        serve_change_failed(s, a);
         return;
     }
     serve_members_fini(&s->listed);
@@ -430,15 +501,10 @@ static void serve_add_self(struct etcd_serve *s)
     serve_post(s, "/v3/cluster/member/add", body, serve_on_added);
 }
 
-static void serve_on_removed(void *ctx, int status, const struct http_answer *a,
-                             bool sent, const struct muster_error *err)
+static void serve_on_removed(struct etcd_serve *s, const struct serve_answer *a)
 {
-    struct etcd_serve *s = ctx;
-
-    (void)sent;
-    s->call = NULL;
-    if (status < 0 || (a->status != 200 && a->status != 404)) /* 404: no such member */
-        serve_change_failed(s, status, a, err);
+    if (a->code != 200 && a->code != 404) /* 404: no such member */
+        serve_change_failed(s, a);
     else
         serve_add_self(s);
 }
@@ -456,34 +522,25 @@ static void serve_change(struct etcd_serve *s)
     serve_post(s, "/v3/cluster/member/remove", body, serve_on_removed);
 }
 
-static void serve_on_turn(void *ctx, int status, const struct http_answer *a, bool sent,
-                          const struct muster_error *err)
+static void serve_on_turn(struct etcd_serve *s, const struct serve_answer *a)
 {
-    struct etcd_serve *s = ctx;
-
-    (void)sent;
-    s->call = NULL;
-    if (status == 0 && a->status == 200 && serve_turn_is_ours(a->body)) {
+    if (a->code == 200 && serve_turn_is_ours(a->body)) {
         serve_change(s);
         return;
     }
     s->turn = 0;
-    if (status < 0 || a->status != 200)
-        serve_change_failed(s, status, a, err);
+    if (a->code != 200)
+        serve_change_failed(s, a);
     else
         serve_pause_for(s, 2 * PAUSE_MS); /* It is another host's turn. */
 }
 
-static void serve_on_turn_lease(void *ctx, int status, const struct http_answer *a,
-                                bool sent, const struct muster_error *err)
+static void serve_on_turn_lease(struct etcd_serve *s, const struct serve_answer *a)
 {
-    struct etcd_serve *s = ctx;
     char body[SERVE_TURN_ROOM];
 
-    (void)sent;
-    s->call = NULL;
-    if (status < 0 || a->status != 200 || !serve_turn_lease(a->body, &s->turn)) {
-        serve_change_failed(s, status, a, err);
+    if (a->code != 200 || !serve_turn_lease(a->body, &s->turn)) {
+        serve_change_failed(s, a);
         return;
     }
     serve_turn_take(body, s->turn);
@@ -518,18 +575,15 @@ static void serve_on_turn_given(void *ctx, int status, const struct http_answer 
 static void serve_give_turn(struct etcd_serve *s)
 {
     char body[SERVE_TURN_ROOM];
-    const struct serve_question q = { .host = s->self,
-                                      .path = "/v3/lease/revoke",
-                                      .body = body,
-                                      .ms = CHANGE_MS,
-                                      .cb = serve_on_turn_given,
-                                      .ctx = s };
+    const struct serve_question q = {
+        .host = s->self, .path = "/v3/lease/revoke", .body = body, .ms = CHANGE_MS
+    };
 
     if (!s->turn)
         return;
     serve_turn_give(body, s->turn);
     s->turn = 0;
-    (void)serve_ask(s, &q, &s->giving);
+    (void)serve_ask(s, &q, serve_on_turn_given, s, &s->giving);
 }
 
 /* Fails if the etcd that answered is another job's. */
@@ -697,17 +751,12 @@ static void serve_start_etcd(struct etcd_serve *s)
 
 /* ---- wait until it answers ---- */
 
-static void serve_on_version(void *ctx, int status, const struct http_answer *a,
-                             bool sent, const struct muster_error *err)
+static void serve_on_version(struct etcd_serve *s, const struct serve_answer *a)
 {
-    struct etcd_serve *s = ctx;
     char text[256];
     int major = 0, minor = 0;
 
-    (void)sent;
-    (void)err;
-    s->call = NULL;
-    if (status == 0 && serve_version_parse(a->body, &major, &minor) &&
+    if (a->status == 0 && serve_version_parse(a->body, &major, &minor) &&
         (major < OLDEST_MAJOR || (major == OLDEST_MAJOR && minor < OLDEST_MINOR))) {
         snprintf(text, sizeof text, "%s is etcd %d.%d; --rdzv-serve needs 3.4 or newer",
                  s->binary, major, minor);
@@ -722,23 +771,17 @@ static void serve_on_version(void *ctx, int status, const struct http_answer *a,
         serve_pause_for(s, 2 * NOTIFY_MS); /* Then check which hosts are absent. */
 }
 
-static void serve_get_own(struct etcd_serve *s, const char *path, http_done_cb cb)
+static void serve_get_own(struct etcd_serve *s, const char *path, serve_then then)
 {
-    const struct serve_question q = { s->self, false, path, NULL, ASK_MS, cb, s };
+    const struct serve_question q = { .host = s->self, .path = path, .ms = ASK_MS };
 
-    if (!serve_ask(s, &q, &s->call))
+    if (!serve_call(s, &q, then))
         serve_pause_for(s, PAUSE_MS);
 }
 
-static void serve_on_health(void *ctx, int status, const struct http_answer *a,
-                            bool sent, const struct muster_error *err)
+static void serve_on_health(struct etcd_serve *s, const struct serve_answer *a)
 {
-    struct etcd_serve *s = ctx;
-
-    (void)sent;
-    (void)err;
-    s->call = NULL;
-    if (status == 0 && a->status == 200) {
+    if (a->code == 200) {
         serve_get_own(s, "/version", serve_on_version);
         return;
     }
@@ -898,15 +941,9 @@ static void serve_end_etcd(struct etcd_serve *s)
     http_close(s->http, on_http_closed, s);
 }
 
-static void serve_on_left(void *ctx, int status, const struct http_answer *a, bool sent,
-                          const struct muster_error *err)
+static void serve_on_left(struct etcd_serve *s, const struct serve_answer *a)
 {
-    struct etcd_serve *s = ctx;
-
-    (void)sent;
-    (void)err;
-    s->call = NULL;
-    if (status == 0 && (a->status == 200 || a->status == 404)) { /* 404: it has gone */
+    if (a->code == 200 || a->code == 404) { /* 404: it has gone */
         struct serve_member *m = &s->listed.items[s->leaving];
 
         m->id = 0;
@@ -915,7 +952,7 @@ static void serve_on_left(void *ctx, int status, const struct http_answer *a, bo
         serve_end_etcd(s); /* The others will notice that we have gone. */
         return;
     } else { /* There may be no leader at the moment. */
-        if (status < 0)
+        if (a->status < 0)
             s->peers[s->through].answers = false;
         serve_pause_for(s, PAUSE_MS);
         return;
@@ -948,17 +985,10 @@ static void serve_leave(struct etcd_serve *s)
 
 /* Our own list of members is the one that counts; the other hosts were asked only to
  * see which of them answer. */
-static void serve_on_own_members(void *ctx, int status, const struct http_answer *a,
-                                 bool sent, const struct muster_error *err)
+static void serve_on_own_members(struct etcd_serve *s, const struct serve_answer *a)
 {
-    struct etcd_serve *s = ctx;
-
-    (void)sent;
-    (void)err;
-    s->call = NULL;
     serve_members_fini(&s->listed);
-    if (status < 0 || a->status != 200 ||
-        serve_members_parse(&s->listed, a->body, NULL) < 0)
+    if (a->code != 200 || serve_members_parse(&s->listed, a->body, NULL) < 0)
         serve_end_etcd(s);
     else if (s->asked == 0)
         serve_leave(s);
@@ -993,13 +1023,10 @@ void etcd_serve_close(struct etcd_serve *s, void (*cb)(void *ctx), void *ctx)
     s->by_ms = clock_mono_ms() + LEAVE_MS;
     s->asked = 0;
     serve_ask_peers(s);
-    const struct serve_question own = { .host = s->self,
-                                        .peer = true,
-                                        .path = "/members",
-                                        .ms = ASK_MS,
-                                        .cb = serve_on_own_members,
-                                        .ctx = s };
+    const struct serve_question own = {
+        .host = s->self, .peer = true, .path = "/members", .ms = ASK_MS
+    };
 
-    if (!serve_ask(s, &own, &s->call))
+    if (!serve_call(s, &own, serve_on_own_members))
         serve_end_etcd(s);
 }
