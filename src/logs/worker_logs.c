@@ -6,7 +6,6 @@
 #include "logs/core/last_words.h"
 #include "logs/core/prefix_lines.h"
 #include "logs/directories.h"
-#include "logs/remove_dirs.h"
 #include "loop/remove_tree.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +17,12 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+/* The directory of an attempt as it is now, whatever its name becomes. */
+struct attempt_dir {
+    int fd;
+    size_t users; /* removals, and the logs while it is the current one */
+};
+
 struct logs {
     struct logs_opts opts;
     bool none;                  /* /dev/null */
@@ -27,8 +32,8 @@ struct logs {
     struct tails *tails;        /* NULL until something is teed */
     struct captures *captures;  /* what goes to the console */
     int64_t began_at;           /* size of the file that stderr is; -1: none */
-    struct sweep *sweep;        /* NULL until many workers end well */
-    size_t sweeping;            /* sweeps and forgettings not yet over */
+    struct attempt_dir *dir;    /* NULL until many workers end well */
+    size_t removals;            /* not yet over */
     int64_t forgotten; /* last attempt not kept, or this node's first; -1: none */
     bool closed, tidy; /* as soon as they are */
     void (*drained)(void *ctx);
@@ -144,45 +149,75 @@ static int next_attempt(struct logs *l, int64_t attempt, struct muster_error *er
 
 static void logs_finish(struct logs *l);
 
-static void on_swept(void *ctx)
-{
-    struct logs *l = ctx;
+/* --- directories that are not kept ------------------------------------------------ */
 
-    if (--l->sweeping == 0 && l->closed)
-        logs_finish(l);
-}
-
-/* --- attempts that are not kept --------------------------------------------------- */
-
-struct forgetting {
+/* In a thread of libuv's pool: on some file systems each removal waits for the disk,
+ * which neither the loop nor the next attempt should do. */
+struct removal {
     uv_work_t work;
     struct logs *l;
-    char *run; /* owned */
+    struct attempt_dir *dir; /* the empty directory of its worker `from` goes; */
+    char *run;               /* owned; without dir, the attempts from..to of this run */
     int64_t from, to;
 };
 
-/* In a thread of libuv's pool: the next attempt does not wait for the disk. */
-static void forget_attempts(uv_work_t *work)
+static void dir_release(struct attempt_dir *d)
 {
-    const struct forgetting *f = work->data;
+    if (!d || --d->users > 0)
+        return;
+    (void)close(d->fd);
+    mem_free(d);
+}
 
-    for (int64_t n = f->from; n <= f->to; n++) {
-        char name[32];
+static void removal_work(uv_work_t *work)
+{
+    const struct removal *r = work->data;
+    char name[32];
 
+    if (r->dir) {
+        snprintf(name, sizeof name, "%" PRId64, r->from);
+        (void)unlinkat(r->dir->fd, name, AT_REMOVEDIR);
+        return;
+    }
+    for (int64_t n = r->from; n <= r->to; n++) {
         snprintf(name, sizeof name, "attempt_%" PRId64, n);
-        log_dirs_forget(f->run, name);
+        log_dirs_forget(r->run, name);
     }
 }
 
-static void on_forgotten(uv_work_t *work, int status)
+static void removal_over(uv_work_t *work, int status)
 {
-    struct forgetting *f = work->data;
-    struct logs *l = f->l;
+    struct removal *r = work->data;
+    struct logs *l = r->l;
 
     (void)status;
-    mem_free(f->run);
-    mem_free(f);
-    on_swept(l);
+    dir_release(r->dir);
+    mem_free(r->run);
+    mem_free(r);
+    if (--l->removals == 0 && l->closed)
+        logs_finish(l);
+}
+
+/* Takes run over. False: nothing will be removed. */
+static bool removal_start(struct logs *l, struct attempt_dir *dir, char *run,
+                          int64_t from, int64_t to)
+{
+    struct removal *r = dir || run ? mem_calloc(1, sizeof *r) : NULL;
+
+    if (r) {
+        *r = (struct removal){
+            .work.data = r, .l = l, .dir = dir, .run = run, .from = from, .to = to
+        };
+        if (uv_queue_work(l->opts.loop, &r->work, removal_work, removal_over) == 0) {
+            l->removals++;
+            if (dir)
+                dir->users++;
+            return true;
+        }
+    }
+    mem_free(run);
+    mem_free(r);
+    return false;
 }
 
 /* Keeps the first attempt of this node and the last few, this one included. */
@@ -192,30 +227,28 @@ static void forget_old_attempts(struct logs *l, int64_t attempt)
 
     if (l->forgotten < 0)
         l->forgotten = attempt;
-    if (l->opts.attempts == 0 || to <= l->forgotten)
-        return;
-    struct forgetting *f = mem_calloc(1, sizeof *f);
-    if (!f)
-        return;
-    *f = (struct forgetting){
-        .l = l, .run = mem_strdup(l->run), .from = l->forgotten + 1, .to = to
-    };
-    f->work.data = f;
-    if (f->run &&
-        uv_queue_work(l->opts.loop, &f->work, forget_attempts, on_forgotten) == 0) {
+    if (l->opts.attempts > 0 && to > l->forgotten &&
+        removal_start(l, NULL, mem_strdup(l->run), l->forgotten + 1, to))
         l->forgotten = to;
-        l->sweeping++;
-        return;
-    }
-    mem_free(f->run);
-    mem_free(f);
 }
 
-static void end_sweep(struct logs *l)
+static void forget_dir(struct logs *l)
 {
-    if (l->sweep)
-        sweep_close(l->sweep, on_swept, l);
-    l->sweep = NULL;
+    dir_release(l->dir);
+    l->dir = NULL;
+}
+
+static struct attempt_dir *open_dir(const char *path)
+{
+    struct attempt_dir *d = mem_calloc(1, sizeof *d);
+
+    if (!d)
+        return NULL;
+    *d = (struct attempt_dir){ open(path, O_PATH | O_DIRECTORY | O_CLOEXEC), 1 };
+    if (d->fd >= 0)
+        return d;
+    mem_free(d);
+    return NULL;
 }
 
 /* Where stderr is a file that all write to. */
@@ -231,7 +264,7 @@ int logs_attempt(struct logs *l, int64_t attempt, struct muster_error *err)
     int rc = 0;
 
     close_filtered(l);
-    end_sweep(l);
+    forget_dir(l);
     captures_reset(l->captures);
     l->began_at = shared_size();
     if (!l->none) {
@@ -374,13 +407,10 @@ void logs_worker_left(struct logs *l, int64_t local_rank)
 {
     if (!l->own_base || !l->attempt)
         return;
-    if (l->opts.nproc >= MANY && !l->sweep &&
-        sweep_open(l->opts.loop, l->attempt, &l->sweep, NULL) == 0)
-        l->sweeping++;
-    if (l->sweep) {
-        sweep_remove(l->sweep, local_rank);
+    if (l->opts.nproc >= MANY && !l->dir)
+        l->dir = open_dir(l->attempt);
+    if (l->dir && removal_start(l, l->dir, NULL, local_rank, local_rank))
         return;
-    }
     char *dir = mem_printf("%s/%" PRId64, l->attempt, local_rank);
     if (dir)
         (void)rmdir(dir);
@@ -493,7 +523,7 @@ void logs_close(struct logs *l, bool tidy)
     close_filtered(l);
     tails_close(l->tails);
     captures_close(l->captures);
-    end_sweep(l);
-    if (l->sweeping == 0)
+    forget_dir(l);
+    if (l->removals == 0)
         logs_finish(l);
 }
