@@ -24,7 +24,7 @@ int cmd_top(int argc, char **argv);
 int cmd_stacks(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
-int cmd_man(void); /* prints the manual page of run */
+int cmd_man(void); /* prints the options for the manual page of run */
 
 /* Prints an error as all commands do: first the remedies (the lines of the text after
  * its first), then "<prog>: error: <first line>", so that the last line says what is

@@ -261,7 +261,7 @@ int cmd_man(void)
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    return run_print(&b, help_man_page(&b, muster_version()));
+    return run_print(&b, help_man_page(&b));
 }
 
 /* Messages about the end are worded as torchrun words them. */

@@ -11,8 +11,8 @@ int help_text(struct buf *out, const char *prog, size_t columns, bool launch);
 /* -h: what most people need. */
 int help_short(struct buf *out, const char *prog, size_t columns, bool launch);
 
-/* muster-run(1), in troff. */
-int help_man_page(struct buf *out, const char *version);
+/* What muster-run(1) has of options, settings and examples, in troff. */
+int help_man_page(struct buf *out);
 
 /* Appends the name of an option's value: "NPROC_PER_NODE", "{spawn,fork,forkserver}",
  * nothing for flags. If memory runs out, buf_error() says so. */

@@ -30,7 +30,7 @@ static int make_narrow(struct buf *b)
 
 static int make_man(struct buf *b)
 {
-    return help_man_page(b, "1.2.3");
+    return help_man_page(b);
 }
 
 #define COMMANDS "run launch store"
@@ -163,7 +163,7 @@ static void test_out_of_memory(void **state)
 
         buf_init(&b, SIZE_MAX);
         const int a = help_text(&b, "p", 80, false) | make_short(&b);
-        const int m = help_man_page(&b, "1");
+        const int m = help_man_page(&b);
         const int c = make_bash(&b) | make_zsh(&b) | make_fish(&b) | make_tcsh(&b);
 
         assert_true(a == 0 || a == MUSTER_ENOMEM);
