@@ -58,6 +58,17 @@ static inline struct span span_take_line(struct span *rest)
     return line;
 }
 
+/* Takes a word off the front of rest: it ends before the next of the characters in
+ * `between`, and those in front of it are dropped. False: there is none. */
+bool span_take_word(struct span *rest, const char *between, struct span *word);
+
+/* Takes a decimal number off the front of rest. False, with nothing taken: there is
+ * none, or it has more than 64 bits. */
+bool span_take_number(struct span *rest, uint64_t *out);
+
+/* What is behind the first `mark` in s; a NULL pointer if there is none. */
+struct span span_after(struct span s, const char *mark);
+
 /* Byte order, then length: the order of strcmp for text. */
 static inline int span_cmp(struct span a, struct span b)
 {

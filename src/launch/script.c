@@ -17,21 +17,17 @@
 /* The interpreter that "#!/usr/bin/env -S bash -e" names, without its directory. */
 static struct span interpreter(struct span line)
 {
-    const uint8_t *p = line.p, *end = line.p + line.n;
+    struct span word;
 
-    for (;;) {
-        while (p < end && (*p == ' ' || *p == '\t'))
-            p++;
-        const uint8_t *word = p;
-        while (p < end && *p != ' ' && *p != '\t')
-            p++;
-        const uint8_t *slash = memrchr(word, '/', (size_t)(p - word));
-        const struct span name = slash ? span_of(slash + 1, (size_t)(p - slash - 1))
-                                       : span_of(word, (size_t)(p - word));
+    while (span_take_word(&line, " \t", &word)) {
+        const uint8_t *slash = memrchr(word.p, '/', word.n);
 
-        if (!span_eq(name, span_str("env")) && (name.n == 0 || name.p[0] != '-'))
-            return name;
+        if (slash)
+            word = span_skip(word, (size_t)(slash - word.p) + 1);
+        if (!span_eq(word, span_str("env")) && !span_starts(word, "-"))
+            break;
     }
+    return word;
 }
 
 /* These are surely not Python. Many others start a Python (uv, pypy, conda, srun), so

@@ -92,8 +92,8 @@ struct captures {
     bool draining;
     void (*drained)(void *ctx);
     void *drained_ctx;
-    size_t handles; /* yet to be closed by libuv */
-    bool closed;
+    struct handle_set
+        handles; /* open until the last of streams and handles is closed */
 };
 
 /* ---- one stream ---- */
@@ -338,7 +338,7 @@ static void capture_on_deferred(void *ctx)
 {
     struct captures *c = ctx;
 
-    if (c->draining && !c->closed)
+    if (c->draining)
         drain_on(c);
 }
 
@@ -418,6 +418,16 @@ static void look_at_console(struct captures *c)
                  : c->piped && out.st_dev == err.st_dev && out.st_ino == err.st_ino;
 }
 
+static void captures_free(void *captures)
+{
+    struct captures *c = captures;
+
+    mem_free(c->streams);
+    mem_free(c->chunk);
+    mem_free(c->flat);
+    mem_free(c);
+}
+
 int captures_open(uv_loop_t *loop, size_t workers, struct captures **out,
                   struct muster_error *err)
 {
@@ -436,7 +446,7 @@ int captures_open(uv_loop_t *loop, size_t workers, struct captures **out,
     (void)uv_signal_init(loop, &c->winch);
     (void)uv_timer_init(loop, &c->rest);
     c->winch.data = c->rest.data = c;
-    c->handles = 3;
+    handle_set_begin(&c->handles, captures_free, c);
     look_at_console(c);
     *out = c;
     return 0;
@@ -448,9 +458,9 @@ static bool open_console(struct captures *c)
         return true;
     c->chunk = mem_alloc(CHUNK);
     c->flat = mem_alloc(LAST_WORDS_BYTES);
-    if (!c->chunk || !c->flat ||
-        console_open(&c->console, c->loop, 2, capture_on_console_ready, c) < 0)
+    if (!c->chunk || !c->flat)
         return false;
+    console_open(&c->console, c->loop, 2, capture_on_console_ready, c);
     c->opened = true;
     return true;
 }
@@ -479,7 +489,7 @@ void captures_worker(struct captures *c, size_t worker, int *out, int *err)
         return;
     }
     s->poll.data = s;
-    c->handles++;
+    handle_set_add(&c->handles);
     (void)uv_poll_start(&s->poll, UV_READABLE, on_stream);
     c->streams[worker] = s;
     *err = end;
@@ -512,16 +522,6 @@ void captures_drain(struct captures *c, void (*cb)(void *ctx), void *ctx)
 
 /* ---- the end ---- */
 
-static void handle_gone(struct captures *c)
-{
-    if (--c->handles > 0 || !c->closed)
-        return;
-    mem_free(c->streams);
-    mem_free(c->chunk);
-    mem_free(c->flat);
-    mem_free(c);
-}
-
 static void on_stream_closed(uv_handle_t *h)
 {
     struct stream *s = h->data;
@@ -529,22 +529,7 @@ static void on_stream_closed(uv_handle_t *h)
 
     mem_free(s->tail);
     mem_free(s);
-    handle_gone(c);
-}
-
-static void capture_on_console_closed(uv_handle_t *h)
-{
-    handle_gone(CONTAINER_OF(h->data, struct captures, console));
-}
-
-static void capture_on_handle_closed(uv_handle_t *h)
-{
-    handle_gone(h->data);
-}
-
-static void capture_on_defer_closed(uv_handle_t *h)
-{
-    handle_gone(CONTAINER_OF(h, struct captures, defer.idle));
+    handle_set_left(&c->handles);
 }
 
 void captures_reset(struct captures *c)
@@ -565,13 +550,10 @@ void captures_close(struct captures *c)
     if (!c)
         return;
     captures_reset(c);
-    c->closed = true;
-    if (c->opened) {
-        c->handles++;
-        if (!console_close(&c->console, capture_on_console_closed))
-            c->handles--;
-    }
-    uv_close((uv_handle_t *)&c->winch, capture_on_handle_closed);
-    uv_close((uv_handle_t *)&c->rest, capture_on_handle_closed);
-    uv_close((uv_handle_t *)&c->defer.idle, capture_on_defer_closed);
+    if (c->opened)
+        console_close(&c->console, &c->handles);
+    handle_set_close(&c->handles, &c->winch);
+    handle_set_close(&c->handles, &c->rest);
+    handle_set_close(&c->handles, &c->defer.idle);
+    handle_set_end(&c->handles);
 }

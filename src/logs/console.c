@@ -24,8 +24,8 @@ static void on_writable(uv_poll_t *poll, int status, int events)
         uv_poll_stop(poll);
 }
 
-int console_open(struct console *c, uv_loop_t *loop, int fd,
-                 void (*on_ready)(void *ctx), void *ctx)
+void console_open(struct console *c, uv_loop_t *loop, int fd,
+                  void (*on_ready)(void *ctx), void *ctx)
 {
     struct stat st;
     char path[32];
@@ -34,7 +34,7 @@ int console_open(struct console *c, uv_loop_t *loop, int fd,
     buf_init(&c->out, SIZE_MAX);
     if (fstat(fd, &st) < 0) {
         c->broken = errno;
-        return 0;
+        return;
     }
     c->socket = S_ISSOCK(st.st_mode);
     if (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode)) {
@@ -45,7 +45,6 @@ int console_open(struct console *c, uv_loop_t *loop, int fd,
             c->own = true;
         }
     }
-    return 0;
 }
 
 /* Regular files take everything; a shared descriptor that might block is asked first
@@ -112,12 +111,11 @@ void console_flush(struct console *c)
         uv_poll_stop(&c->poll);
 }
 
-bool console_close(struct console *c, uv_close_cb cb)
+void console_close(struct console *c, struct handle_set *closing)
 {
     if (c->polled)
-        uv_close((uv_handle_t *)&c->poll, cb);
+        handle_set_close(closing, &c->poll);
     if (c->own)
         close(c->fd);
     buf_fini(&c->out);
-    return c->polled;
 }

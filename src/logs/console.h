@@ -8,6 +8,7 @@
 #include <uv.h>
 
 #include "base/buf.h"
+#include "loop/handle_set.h"
 
 #define CONSOLE_ENOUGH (256u << 10) /* more than this waits: writers should pause */
 
@@ -24,8 +25,8 @@ struct console {
 };
 
 /* fd is 1 or 2, borrowed. */
-int console_open(struct console *c, uv_loop_t *loop, int fd,
-                 void (*on_ready)(void *ctx), void *ctx);
+void console_open(struct console *c, uv_loop_t *loop, int fd,
+                  void (*on_ready)(void *ctx), void *ctx);
 void console_flush(struct console *c); /* as much as goes now; the rest by itself */
 void console_want(struct console *c);  /* on_ready comes when it takes more */
 
@@ -39,7 +40,7 @@ static inline bool console_empty(const struct console *c)
     return buf_len(&c->out) == 0;
 }
 
-/* True if cb comes, with a handle whose data is c: only then may c's memory go. */
-bool console_close(struct console *c, uv_close_cb cb);
+/* c's memory may go when the set is closed. */
+void console_close(struct console *c, struct handle_set *closing);
 
 #endif

@@ -1,16 +1,175 @@
-/* follow.c - see follow.h. What becomes of one file is in follow_file.c. */
+/* follow.c - see follow.h. First what becomes of one file, then how each gets its turn.
+ */
 #include "logs/follow.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "logs/follow_int.h"
+#include "logs/console.h"
+#include "logs/core/prefix_lines.h"
 
-#define BUSY_MS 5   /* between looks while output keeps coming */
-#define LOOK_MS 100 /* between looks without inotify: as often as torch's poll */
+#define BUSY_MS    5   /* between looks while output keeps coming */
+#define LOOK_MS    100 /* between looks without inotify: as often as torch's poll */
+#define TAIL_CHUNK (64u << 10)
+#define TURN       (1u << 20) /* read from one file before others get their turn */
+#define CHUNKS_MAX (TURN / TAIL_CHUNK)
+/* An unfinished line is shown after this, as torch's poll does. */
+#define PARTIAL_MS 100
+
+struct tail_file {
+    struct tail_file *next;
+    int fd;
+    int copy_fd;             /* borrowed; -1: none, or it cannot be written any more */
+    char *name;              /* owned */
+    char *prefix;            /* owned */
+    struct console *console; /* borrowed: where it is shown */
+    bool given_up;           /* it cannot be read, or nobody is left to read it for */
+    bool notified;           /* that its console is broken */
+    struct tee tee;
+    uint64_t partial_since; /* loop time of the first byte of an unfinished line */
+};
+
+/* What all files of a struct tails share. */
+struct tail_common {
+    struct tails_opts opts;
+    struct buf copy; /* lines for the filter file, until they are written */
+    uint8_t *chunk;  /* owned, TAIL_CHUNK bytes */
+};
+
+/* --- one file --------------------------------------------------------------------- */
+
+static void tail_file_free(struct tail_file *f)
+{
+    if (f->fd >= 0)
+        close(f->fd);
+    tee_fini(&f->tee);
+    mem_free(f->name);
+    mem_free(f->prefix);
+    mem_free(f);
+}
+
+static int tail_file_new(const struct tail_spec *spec, struct console *console,
+                         struct tail_file **out, struct muster_error *err)
+{
+    struct tail_file *f = mem_calloc(1, sizeof *f);
+    int rc = 0;
+
+    if (!f)
+        return err_nomem(err);
+    f->fd = open(spec->path, O_RDONLY | O_CLOEXEC);
+    if (f->fd < 0)
+        rc = err_set(err, MUSTER_EIO, "%s: %s", spec->path, strerror(errno));
+    f->name = mem_strdup(spec->name);
+    f->prefix = mem_strndup((const char *)spec->prefix.p, spec->prefix.n);
+    if (rc == 0 && (!f->name || !f->prefix))
+        rc = err_nomem(err);
+    if (rc != 0) {
+        tail_file_free(f);
+        return rc;
+    }
+    f->copy_fd = spec->copy_fd;
+    f->console = console;
+    tee_init(&f->tee, span_of(f->prefix, spec->prefix.n), spec->needles,
+             spec->needle_count);
+    *out = f;
+    return 0;
+}
+
+static void tail_file_give_up(struct tail_common *s, struct tail_file *f, int errnum)
+{
+    if (f->given_up)
+        return;
+    f->given_up = true;
+    s->opts.on_error(s->opts.ctx, f->name, errnum);
+}
+
+/* Like torchrun, whose console and filter file have a reader each, go on for the one
+ * while the other is gone. */
+static void see_who_is_left(struct tail_common *s, struct tail_file *f)
+{
+    const int broken = f->console->broken;
+
+    if (!broken)
+        return;
+    if (!f->notified)
+        s->opts.on_error(s->opts.ctx, f->name, broken);
+    f->notified = true;
+    if (f->copy_fd < 0)
+        f->given_up = true;
+}
+
+static void write_copy(struct tail_common *s, struct tail_file *f)
+{
+    while (buf_len(&s->copy) > 0 && f->copy_fd >= 0) {
+        const ssize_t n = write(f->copy_fd, buf_data(&s->copy), buf_len(&s->copy));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            f->copy_fd = -1;
+            s->opts.on_error(s->opts.ctx, f->name, errno);
+            break;
+        }
+        buf_consume(&s->copy, (size_t)n);
+    }
+    buf_clear(&s->copy);
+}
+
+/* Reads what is new, up to a turn's worth; *any: something was. True if there may be
+ * more, be it that the turn is over or that the console is full. */
+static bool tail_file_read(struct tail_common *s, struct tail_file *f, bool *any)
+{
+    struct console *c = f->console;
+
+    for (unsigned i = 0; i < CHUNKS_MAX; i++) {
+        see_who_is_left(s, f);
+        if (f->given_up)
+            return false;
+        if (console_full(c)) {
+            console_flush(c); /* It may have room by now, or break: that empties it. */
+            if (console_full(c))
+                return true;
+        }
+        const ssize_t n = read(f->fd, s->chunk, TAIL_CHUNK);
+        if (n == 0)
+            return false;
+        if (n < 0) {
+            tail_file_give_up(s, f, errno);
+            return false;
+        }
+        if (tee_feed(&f->tee, span_of(s->chunk, (size_t)n), &c->out, &s->copy) != 0)
+            tail_file_give_up(s, f, ENOMEM);
+        write_copy(s, f);
+        if (f->tee.fresh) /* A line that grows and grows is shown in time, too. */
+            f->partial_since = 0;
+        *any = true;
+    }
+    return !f->given_up;
+}
+
+/* A line that has been unfinished for a while (or, with now, at all) is shown as it is.
+ * Returns how long until that is due, or 0 if nothing is held. Only for a file that is
+ * read to its end: else the rest of the line may be there. */
+static uint64_t tail_file_settle(struct tail_common *s, struct tail_file *f, bool now)
+{
+    const uint64_t time = uv_now(s->opts.loop);
+
+    if (!tee_holds(&f->tee) || f->given_up)
+        return 0;
+    if (f->partial_since == 0)
+        f->partial_since = MAX_OF(time, 1);
+    if (!now && time < f->partial_since + PARTIAL_MS)
+        return f->partial_since + PARTIAL_MS - time;
+    tee_flush(&f->tee, &f->console->out, &s->copy);
+    write_copy(s, f);
+    f->partial_since = 0;
+    return 0;
+}
+
+/* --- all of them ------------------------------------------------------------------ */
 
 struct tails {
     struct tail_common common;
@@ -23,7 +182,7 @@ struct tails {
     struct console out[2];
     void (*drained)(void *ctx);
     void *drained_ctx;
-    int closing; /* handles yet to close */
+    struct handle_set closing;
 };
 
 static void tails_look(struct tails *t);
@@ -214,7 +373,7 @@ int tails_open(const struct tails_opts *opts, struct tails **out,
 
 int tails_add(struct tails *t, const struct tail_spec *spec, struct muster_error *err)
 {
-    struct tail_file *f;
+    struct tail_file *f = NULL;
     const int rc = tail_file_new(spec, &t->out[spec->is_stderr], &f, err);
 
     if (rc != 0)
@@ -238,23 +397,12 @@ void tails_drain(struct tails *t, void (*cb)(void *ctx), void *ctx)
     tails_look_in(t, 0);
 }
 
-static void free_after_last(struct tails *t)
+static void tails_free(void *tails)
 {
-    if (--t->closing > 0)
-        return;
+    struct tails *t = tails;
+
     mem_free(t->common.chunk);
     mem_free(t);
-}
-
-static void follow_on_closed(uv_handle_t *h)
-{
-    free_after_last(h->data);
-}
-
-static void follow_on_console_closed(uv_handle_t *h)
-{
-    const struct console *c = h->data;
-    free_after_last(c->ctx);
 }
 
 void tails_close(struct tails *t)
@@ -262,13 +410,14 @@ void tails_close(struct tails *t)
     if (!t)
         return;
     forget_files(t);
-    t->closing = 1 + (t->inotify >= 0);
-    t->closing += console_close(&t->out[0], follow_on_console_closed);
-    t->closing += console_close(&t->out[1], follow_on_console_closed);
     buf_fini(&t->common.copy);
-    uv_close((uv_handle_t *)&t->timer, follow_on_closed);
-    if (t->inotify < 0)
-        return;
-    uv_close((uv_handle_t *)&t->events, follow_on_closed);
-    close(t->inotify);
+    handle_set_begin(&t->closing, tails_free, t);
+    console_close(&t->out[0], &t->closing);
+    console_close(&t->out[1], &t->closing);
+    handle_set_close(&t->closing, &t->timer);
+    if (t->inotify >= 0) {
+        handle_set_close(&t->closing, &t->events);
+        close(t->inotify);
+    }
+    handle_set_end(&t->closing);
 }

@@ -234,14 +234,9 @@ static uint64_t bounded(uint64_t ms)
 /* "1500": how long a reading may take, in milliseconds. */
 static uint64_t time_of(struct span text)
 {
-    uint64_t ms = 0;
+    uint64_t ms;
 
-    for (size_t i = 0; i < text.n && i < 5; i++) {
-        if (text.p[i] < '0' || text.p[i] > '9')
-            return STACKS_WAIT_MS;
-        ms = ms * 10 + (uint64_t)(text.p[i] - '0');
-    }
-    return bounded(ms);
+    return span_take_number(&text, &ms) && !text.n ? bounded(ms) : STACKS_WAIT_MS;
 }
 
 static void service_on_question(void *ctx, struct session_question *q,

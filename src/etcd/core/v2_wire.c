@@ -261,25 +261,9 @@ int etcd2_error(const struct etcd2_reply *r, struct muster_error *err)
     return code;
 }
 
-static bool next_word(struct span *list, struct span *word)
-{
-    const uint8_t *p = list->p, *end = p ? p + list->n : p;
-
-    while (p < end && (*p == ',' || *p == ' '))
-        p++;
-    if (p == end)
-        return false;
-    *word = span_of(p, 0);
-    while (p < end && *p != ',' && *p != ' ')
-        p++;
-    word->n = (size_t)(p - word->p);
-    *list = span_of(p, (size_t)(end - p));
-    return true;
-}
-
 bool etcd2_machines_next(struct span *list, struct span *url)
 {
-    while (next_word(list, url))
+    while (span_take_word(list, ", ", url))
         if (span_starts(*url, "http://") || span_starts(*url, "https://"))
             return true;
     return false;

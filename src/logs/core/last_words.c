@@ -67,31 +67,28 @@ static struct span as_seen(struct span line)
  * there is none. */
 static struct span without_mark(struct span line, int64_t *rank)
 {
-    size_t i = 5;
-    int64_t n = 0;
+    struct span rest = line;
+    uint64_t n;
 
     *rank = -1;
     if (!span_starts(line, "[rank"))
         return line;
-    for (; i < line.n && i < 16 && line.p[i] >= '0' && line.p[i] <= '9'; i++)
-        n = n * 10 + (line.p[i] - '0');
-    if (i == 5 || i + 1 >= line.n || line.p[i] != ']' || line.p[i + 1] != ':')
+    rest = span_skip(line, 5);
+    if (!span_take_number(&rest, &n) || n > INT64_MAX || !span_starts(rest, "]:"))
         return line;
-    *rank = n;
-    i += 2;
-    return span_skip(line, i < line.n && line.p[i] == ' ' ? i + 1 : i);
+    *rank = (int64_t)n;
+    return span_skip(rest, span_starts(rest, "]: ") ? 3 : 2);
 }
 
 /* Whether -t has copied the line from a worker's file: it begins with "[default3]:". */
 static bool is_teed(struct span line)
 {
-    size_t i = 8;
+    uint64_t rank;
 
     if (!span_starts(line, "[default"))
         return false;
-    while (i < line.n && line.p[i] >= '0' && line.p[i] <= '9')
-        i++;
-    return i > 8 && span_starts(span_skip(line, i), "]:");
+    line = span_skip(line, 8);
+    return span_take_number(&line, &rank) && span_starts(line, "]:");
 }
 
 static bool is_digits(struct span s, size_t from, size_t count)
@@ -193,7 +190,7 @@ struct frame {
 static bool read_frame(struct span line, struct frame *f)
 {
     struct span rest;
-    size_t i;
+    uint64_t n;
 
     if (!span_starts(line, "  File \""))
         return false;
@@ -203,9 +200,11 @@ static bool read_frame(struct span line, struct frame *f)
         return false;
     *f = (struct frame){ .file = span_of(line.p, line.n - rest.n),
                          .rest = span_skip(rest, 1) };
-    for (i = 8; i < rest.n && i < 20 && rest.p[i] >= '0' && rest.p[i] <= '9'; i++)
-        f->line = f->line * 10 + (rest.p[i] - '0');
-    return i > 8;
+    rest = span_skip(rest, 8);
+    if (!span_take_number(&rest, &n) || n > INT64_MAX)
+        return false;
+    f->line = (int64_t)n;
+    return true;
 }
 
 /* Whether it is not the user's: an installed package, the standard library, no file. */

@@ -7,35 +7,21 @@
 #include <stdio.h>
 #include <strings.h>
 
-static bool is_blank(uint8_t c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
 /* Takes the next line, without its comment, off the text. */
 static bool next_line(struct span *text, struct span *line)
 {
     if (text->n == 0)
         return false;
-    const uint8_t *end = memchr(text->p, '\n', text->n);
-    const size_t n = end ? (size_t)(end - text->p) : text->n;
-    const uint8_t *hash = memchr(text->p, '#', n);
+    const struct span whole = span_take_line(text);
+    const uint8_t *hash = whole.n ? memchr(whole.p, '#', whole.n) : NULL;
 
-    *line = span_of(text->p, hash ? (size_t)(hash - text->p) : n);
-    *text = span_of(text->p + n + (end ? 1 : 0), text->n - n - (end ? 1 : 0));
+    *line = span_of(whole.p, hash ? (size_t)(hash - whole.p) : whole.n);
     return true;
 }
 
 static bool hosts_next_word(struct span *line, struct span *word)
 {
-    while (line->n > 0 && is_blank(line->p[0]))
-        *line = span_of(line->p + 1, line->n - 1);
-    size_t n = 0;
-    while (n < line->n && !is_blank(line->p[n]))
-        n++;
-    *word = span_of(line->p, n);
-    *line = span_of(line->p + n, line->n - n);
-    return n > 0;
+    return span_take_word(line, " \t\v\f\r", word);
 }
 
 static bool same_name(struct span word, const char *name)

@@ -27,15 +27,13 @@ static bool is_hex(uint8_t c)
  * many. */
 static size_t take_digits(struct span s, int64_t *number)
 {
-    size_t n = 0;
+    const size_t n = s.n;
+    uint64_t v;
 
-    *number = 0;
-    for (; n < s.n && is_digit(s.p[n]); n++) {
-        if (n == DIGITS_MAX)
-            return 0;
-        *number = *number * 10 + (s.p[n] - '0');
-    }
-    return n;
+    if (!span_take_number(&s, &v) || n - s.n > DIGITS_MAX)
+        return 0;
+    *number = (int64_t)v;
+    return n - s.n;
 }
 
 /* Takes "<6>" from the front. A line without it was cut. */
@@ -64,7 +62,7 @@ static void take_brackets(struct span *line)
  * kernels add who printed it: "[  838.522557][ T7244] ". */
 static double take_time(struct span *line)
 {
-    int64_t whole, micros;
+    int64_t whole = 0, micros;
     size_t i = 1;
 
     if (!span_starts(*line, "["))

@@ -16,49 +16,35 @@ static struct span behind_command(struct span text, struct span *command)
     return span_skip(text, (size_t)(last - text.p) + 1);
 }
 
-/* Takes a word off the front. */
-static struct span take_word(struct span *rest)
+/* Takes the next word off the front: a number, and nothing else. */
+static bool take_number(struct span *rest, uint64_t *out)
 {
-    while (rest->n && *rest->p == ' ')
-        *rest = span_skip(*rest, 1);
-    const uint8_t *end = rest->n ? memchr(rest->p, ' ', rest->n) : NULL;
-    const struct span word = span_of(rest->p, end ? (size_t)(end - rest->p) : rest->n);
-    *rest = span_skip(*rest, word.n);
-    return word;
-}
+    struct span word;
 
-static bool number_of(struct span word, uint64_t *out)
-{
-    uint64_t n = 0;
-
-    for (size_t i = 0; i < word.n; i++)
-        if (word.p[i] < '0' || word.p[i] > '9' || __builtin_mul_overflow(n, 10u, &n) ||
-            __builtin_add_overflow(n, (uint64_t)(word.p[i] - '0'), &n))
-            return false;
-    *out = n;
-    return word.n > 0;
+    return span_take_word(rest, " ", &word) && span_take_number(&word, out) && !word.n;
 }
 
 bool proc_stat_parse(struct span text, struct proc_stat *out)
 {
     struct proc_stat s = { 0 };
     struct span rest = behind_command(text, &s.command);
-    const struct span state = take_word(&rest);
     uint64_t user = 0, system = 0;
+    struct span word;
 
-    if (state.n != 1 || !number_of(take_word(&rest), &s.parent))
+    if (!span_take_word(&rest, " ", &word) || word.n != 1 ||
+        !take_number(&rest, &s.parent))
         return false;
-    s.state = (char)*state.p;
+    s.state = (char)*word.p;
     for (int field = PARENT + 1; field <= RSS; field++) {
-        const struct span word = take_word(&rest);
-
         if (field == UTIME)
-            (void)number_of(word, &user);
+            (void)take_number(&rest, &user);
         else if (field == STIME)
-            s.timed = number_of(word, &system) &&
+            s.timed = take_number(&rest, &system) &&
                       !__builtin_add_overflow(user, system, &s.ticks);
         else if (field == RSS)
-            (void)number_of(word, &s.rss_pages);
+            (void)take_number(&rest, &s.rss_pages);
+        else
+            (void)span_take_word(&rest, " ", &word);
     }
     *out = s;
     return true;

@@ -7,20 +7,9 @@
 
 #define HEADER "Stack (most recent call first):\n"
 
-static struct span behind(struct span text, const char *mark)
-{
-    const size_t n = strlen(mark);
-    const uint8_t *at = text.n >= n ? memmem(text.p, text.n, mark, n) : NULL;
-
-    if (!at)
-        return span_of(NULL, 0);
-    const size_t skip = (size_t)(at - text.p) + n;
-    return span_of(text.p + skip, text.n - skip);
-}
-
 bool faulthandler_whole(struct span text)
 {
-    return behind(behind(text, HEADER), HEADER).p != NULL;
+    return span_after(span_after(text, HEADER), HEADER).p != NULL;
 }
 
 /* As py-spy shortens them: without where packages or the standard library are, and
@@ -30,10 +19,10 @@ static struct span short_file(struct span path)
     static const char *const marks[] = { "-packages/", "/lib/python3" };
 
     for (size_t i = 0; i < ARRAY_LEN(marks); i++) {
-        struct span rest = behind(path, marks[i]);
+        struct span rest = span_after(path, marks[i]);
 
         if (i == 1 && rest.p) /* the minor version */
-            rest = behind(rest, "/");
+            rest = span_after(rest, "/");
         if (rest.n > 0)
             return rest;
     }
@@ -49,34 +38,30 @@ static int read_frame(struct arena *a, struct stack_frame *f, struct span line)
 {
     static const char begin[] = "  File \"", middle[] = "\", line ", in[] = " in ";
     struct span rest = { NULL, 0 };
-    size_t at = 0;
-    int64_t n = 0;
+    uint64_t n;
 
-    if (line.n < sizeof begin - 1 || memcmp(line.p, begin, sizeof begin - 1) != 0)
+    if (!span_starts(line, begin))
         return MUSTER_EEMPTY;
-    const struct span path =
-        span_of(line.p + sizeof begin - 1, line.n - (sizeof begin - 1));
-    for (struct span more = behind(path, middle); more.p; more = behind(more, middle))
+    const struct span path = span_skip(line, sizeof begin - 1);
+    for (struct span more = span_after(path, middle); more.p;
+         more = span_after(more, middle))
         rest = more;
-    if (!rest.p)
+    const size_t path_n = path.n - rest.n - (sizeof middle - 1);
+    if (!rest.p || !span_take_number(&rest, &n) || n > INT32_MAX)
         return MUSTER_EEMPTY;
-    for (; at < rest.n && rest.p[at] >= '0' && rest.p[at] <= '9' && n < INT32_MAX / 10;
-         at++)
-        n = n * 10 + (rest.p[at] - '0');
-    const struct span name = behind(span_of(rest.p + at, rest.n - at), in);
+    const struct span name = span_after(rest, in);
     if (!name.p)
         return MUSTER_EEMPTY;
-    const size_t path_n = path.n - rest.n - (sizeof middle - 1);
     f->file = arena_text(a, short_file(span_of(path.p, path_n)));
     f->name = arena_text(a, name);
-    f->line = n;
+    f->line = (int64_t)n;
     return f->file && f->name ? 0 : MUSTER_ENOMEM;
 }
 
 int faulthandler_parse(struct arena *a, struct stack_process *p, struct span text,
                        struct muster_error *err)
 {
-    struct span rest = behind(text, HEADER);
+    struct span rest = span_after(text, HEADER);
     struct stack_thread *t = arena_alloc(a, 1, sizeof *t);
     struct stack_frame *frames = arena_alloc(a, STACK_FRAMES_MAX, sizeof *frames);
     size_t count = 0;

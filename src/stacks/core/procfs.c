@@ -62,26 +62,6 @@ static const struct {
     { SYS_writev, "writev" },
 };
 
-/* A decimal number at *at, blanks before it skipped; *at is then behind it. */
-static bool take_number(struct span text, size_t *at, uint64_t *out)
-{
-    size_t i = *at;
-    uint64_t n = 0;
-
-    while (i < text.n && (text.p[i] == ' ' || text.p[i] == '\t'))
-        i++;
-    const size_t first = i;
-    for (; i < text.n && text.p[i] >= '0' && text.p[i] <= '9'; i++)
-        if (__builtin_mul_overflow(n, 10u, &n) ||
-            __builtin_add_overflow(n, (uint64_t)(text.p[i] - '0'), &n))
-            return false;
-    if (i == first)
-        return false;
-    *at = i;
-    *out = n;
-    return true;
-}
-
 bool procfs_stat(struct arena *a, struct stack_process *p, struct span text)
 {
     struct proc_stat s;
@@ -110,19 +90,13 @@ bool procfs_cpu(struct stack_process *p, struct span text, long ticks_per_s)
     return true;
 }
 
-static bool status_field(struct span text, const char *name, uint64_t *out)
-{
-    const uint8_t *found = text.n ? memmem(text.p, text.n, name, strlen(name)) : NULL;
-    size_t at = found ? (size_t)(found - text.p) + strlen(name) : 0;
-
-    return found && take_number(text, &at, out);
-}
-
 bool procfs_switches(struct stack_process *p, struct span text)
 {
+    struct span rest = span_after(text, "\nvoluntary_ctxt_switches:"), word;
     uint64_t own;
 
-    if (!status_field(text, "\nvoluntary_ctxt_switches:", &own) || own > INT64_MAX / 2)
+    if (!span_take_word(&rest, " \t", &word) || !span_take_number(&word, &own) ||
+        own > INT64_MAX / 2)
         return false;
     p->switches = own;
     return true;
@@ -152,9 +126,8 @@ bool procfs_wchan(struct arena *a, struct stack_process *p, struct span text)
 bool procfs_syscall(struct arena *a, struct stack_process *p, struct span text)
 {
     uint64_t n;
-    size_t at = 0;
 
-    if (!take_number(text, &at, &n)) /* "running", or -1 outside of any */
+    if (!span_take_number(&text, &n)) /* "running", or -1 outside of any */
         return true;
     for (size_t i = 0; i < ARRAY_LEN(calls); i++)
         if ((uint64_t)calls[i].number == n) {

@@ -8,17 +8,13 @@
 
 static bool parse_port(const char *text, uint16_t *out)
 {
-    unsigned long v = 0;
+    struct span s = span_str(text);
+    uint64_t v;
 
-    if (!*text)
+    if (!span_take_number(&s, &v) || s.n || v > UINT16_MAX)
         return false;
-    for (; *text; text++) {
-        if (*text < '0' || *text > '9' || v > 65535)
-            return false;
-        v = v * 10 + (unsigned long)(*text - '0');
-    }
     *out = (uint16_t)v;
-    return v <= 65535;
+    return true;
 }
 
 static bool only(const char *text, size_t n, const char *allowed)
