@@ -218,7 +218,7 @@ static void leave_rendezvous(struct agent *a)
 
 static void agent_on_drained(void *ctx)
 {
-    agent_post(ctx, AGENT_EV_DRAINED, 0, 0);
+    agent_post(ctx, AGENT_EV_DRAINED, 0, agent_policy_outcome(ctx));
     agent_pump(ctx);
 }
 
@@ -227,6 +227,13 @@ static void agent_on_drained(void *ctx)
 static void agent_on_timer(uv_timer_t *timer);
 static void agent_end(struct agent *a, const struct agent_core_fx *fx);
 static void agent_find_name(struct agent *a);
+
+static void join_round(struct agent *a)
+{
+    agent_event_lap(a, NULL);
+    agent_wait_begin(a, WAITING_FOR_ROUND, MONO_NEVER);
+    a->handler->ops->next(a->handler, agent_on_joined, a);
+}
 
 static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
 {
@@ -238,11 +245,12 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         agent_step(a, STEP_RENDEZVOUS);
         agent_end_dialogue(a);
         agent_forget_workers(a);
-        agent_event_lap(a, NULL);
-        agent_wait_begin(a, WAITING_FOR_ROUND, MONO_NEVER);
-        a->handler->ops->next(a->handler, agent_on_joined, a);
+        if (!agent_policy_holds(a, join_round))
+            join_round(a);
         break;
     case AGENT_FX_CANCEL_JOIN:
+        if (agent_policy_cancel(a))
+            break;
         agent_wait_end(a, false);
         a->handler->ops->cancel(a->handler);
         break;
@@ -382,6 +390,7 @@ static void agent_end(struct agent *a, const struct agent_core_fx *fx)
     if (fx->why == WHY_SUCCESS)
         agent_collect_results(a);
     agent_job_conclude(a, fx->why);
+    r->exit_code = agent_exit_code(a, fx->why, r->exit_code);
     a->result->failure_box = fx->why == WHY_FAILURE ? agent_failure_box(a) : NULL;
     a->result->verdict = agent_verdict(a, fx->why);
     if (a->opts.story)
@@ -520,10 +529,10 @@ static int open_handler(struct agent *a, struct muster_error *err)
 static int open_all(struct agent *a, struct muster_error *err)
 {
     static int (*const opens[])(struct agent * a, struct muster_error * err) = {
-        open_core,        agent_workers_open, agent_health_open, agent_wait_open,
-        agent_steps_open, agent_status_check, agent_net_open,    agent_telemetry_open,
-        open_guard,       open_warm,          open_logs,         agent_serve_open,
-        open_handler,
+        open_core,         agent_workers_open, agent_health_open, agent_wait_open,
+        agent_steps_open,  agent_status_check, agent_net_open,    agent_telemetry_open,
+        agent_policy_open, open_guard,         open_warm,         open_logs,
+        agent_serve_open,  open_handler,
     };
     int rc = 0;
 
@@ -561,6 +570,7 @@ static void close_all(struct agent *a)
     agent_net_close(a);
     agent_health_close(a);
     agent_job_close(a);
+    agent_policy_close(a);
     agent_telemetry_close(a);
     uv_close((uv_handle_t *)&a->driver->timer, NULL);
     uv_close((uv_handle_t *)&a->driver->before_sleep, NULL);
@@ -572,6 +582,7 @@ static void close_all(struct agent *a)
     if (rc != 0)
         log_line(a->log, LOG_DEBUG, AT_AGENT, "the loop ended with open handles");
     agent_status_free(a);
+    agent_policy_free(a);
     agent_forget_failures(a);
     mem_free(a->wait);
     mem_free(a->health);

@@ -8,6 +8,7 @@
 #include "agent/core/wait_message.h"
 #include "agent/who_is_missing.h"
 #include "base/buf.h"
+#include "base/signal_names.h"
 #include "job/core/verdict.h"
 #include "job/session.h"
 #include "launch/core/worker_env.h"
@@ -71,6 +72,7 @@ struct agent {
     struct stacks_service *stacks;     /* NULL: nobody can ask for them */
     struct hang *hang;                 /* NULL: --hang was not given */
     struct warm *warm;                 /* NULL: not asked for */
+    struct agent_policy *policy;       /* policy.c; NULL: none was needed so far */
     struct guard *guard;
     struct logs *logs;
     struct rdzv_handler *handler;
@@ -171,7 +173,6 @@ int agent_signals_on(struct agent *a, struct muster_error *err);
 void agent_signals_off(struct agent *a);
 void agent_signals_quiet(void); /* SIGPIPE and SIGXFSZ, for the whole process */
 void agent_signals_unquiet(void);
-const char *agent_signal_name(int sig);
 
 /* failures.c */
 void agent_failed(struct agent *a); /* collects the failures, says which came first */
@@ -215,6 +216,25 @@ void agent_job_story(struct agent *a);    /* into the result */
 void agent_write_report(struct agent *a); /* --report, if it was given */
 /* Owned by the caller; NULL if there is none, or if it says what the error has said. */
 char *agent_verdict(struct agent *a, enum agent_core_why why);
+
+/* policy.c: restarts by cause. */
+int agent_policy_open(struct agent *a, struct muster_error *err);
+void agent_policy_close(struct agent *a);
+void agent_policy_free(struct agent *a);         /* once the loop is closed */
+bool agent_made_progress(const struct agent *a); /* in the attempt that is over */
+/* Where each node decides for itself: ranks are known; a worker has failed, which
+ * writes the decision into its entry; what came of it, for DRAINED. */
+void agent_policy_started(struct agent *a);
+void agent_policy_failed(struct agent *a, struct record_entry *e);
+int agent_policy_outcome(const struct agent *a);
+/* The next round is to wait so long; true: it waits, and join is called later, unless
+ * cancel (true: it did) comes first. */
+void agent_policy_hold(struct agent *a, uint64_t ms);
+bool agent_policy_holds(struct agent *a, void (*join)(struct agent *a));
+bool agent_policy_cancel(struct agent *a);
+uint64_t agent_policy_wait_ms(const struct agent *a); /* 0: it does not wait */
+/* That of --exit-codes, if it was given. */
+int agent_exit_code(const struct agent *a, enum agent_core_why why, int usual);
 
 /* step_times.c */
 int agent_steps_open(struct agent *a, struct muster_error *err);

@@ -151,7 +151,7 @@ static void describe_signal(struct agent *a, int64_t i, struct buf *out,
     }
     buf_init(&means, 512);
     (void)buf_printf(out, "%s %s", is_crash(sig) ? "crashed:" : "ended by",
-                     agent_signal_name(sig));
+                     signal_name(sig));
     add_library(a, w, out);
     if (exit_cause_means(&means, sig))
         (void)buf_printf(out, " (%.*s)", (int)buf_len(&means),
@@ -172,7 +172,7 @@ static void describe_code(int code, struct buf *out)
                                   "executed");
     else if (code > 128 && code <= 128 + 64)
         (void)buf_printf(out, ", with which a shell tells that its command died of %s",
-                         agent_signal_name(code - 128));
+                         signal_name(code - 128));
 }
 
 /* Most often the module is installed for another Python, so name the one that was
@@ -313,7 +313,7 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
         e->cause = CAUSE_EXCEPTION;
         (void)buf_append_span(&f->text, buf_span(&f->words.text));
         if (w->code != -SIGABRT && is_crash(-w->code))
-            (void)buf_printf(&f->text, " (and then %s)", agent_signal_name(-w->code));
+            (void)buf_printf(&f->text, " (and then %s)", signal_name(-w->code));
     } else if (w->code == -SIGABRT && f->words.unwound && runs_python(a)) {
         e->cause = CAUSE_CRASH;
         (void)buf_append_str(

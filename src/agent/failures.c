@@ -132,7 +132,7 @@ static void add_failure(struct agent *a, int64_t i)
         .rank = a->range.base_rank + i,
         .pid = w->pid,
         .code = w->code,
-        .signal_name = w->code < 0 ? agent_signal_name(-w->code) : NULL,
+        .signal_name = w->code < 0 ? signal_name(-w->code) : NULL,
         .time_s = w->exited_us / 1000000,
     };
     take_error_file(a, f, w->error_file);
@@ -239,7 +239,7 @@ static bool foreign_culprit(struct agent *a, struct failure *f, struct record_en
                            .code = (int)v->code,
                            .time_s = v->at_us / 1000000 };
     f->words = words_and_place(v);
-    f->signal_name = f->code < 0 ? agent_signal_name(-f->code) : NULL;
+    f->signal_name = f->code < 0 ? signal_name(-f->code) : NULL;
     stamp_failure(f);
     return true;
 }

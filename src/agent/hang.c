@@ -116,6 +116,9 @@ static void act_on_hang(struct agent *a, const char *failed,
 {
     if (a->config->hang_action == HANG_REPORT)
         return;
+    struct record_entry e = { .cause = CAUSE_HANG };
+
+    agent_policy_failed(a, &e);
     if (a->job.own_budget || a->config->on_failure_finish)
         agent_post(a, AGENT_EV_HANG, 0, a->config->hang_action == HANG_STOP);
     else

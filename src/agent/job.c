@@ -176,6 +176,10 @@ static void on_entry(void *ctx, const struct record_entry *e)
         on_node_gone(a, e);
     if (e->kind == RECORD_NOTE && a->hang)
         agent_hang_entry(a, e);
+    if (e->kind == RECORD_NOTE && e->cause == CAUSE_POLICY &&
+        e->node == session_node(a->job.session))
+        log_line(a->log, LOG_WARN, AT_JOB, "%.*s", (int)e->text.n,
+                 (const char *)e->text.p);
     /* Do so even if we have left the round because of another loss: otherwise the next
      * round would wait for this node, too. */
     if (e->kind == RECORD_LOST && e->total > 0 && a->core.phase <= AGENT_BARRIER &&
@@ -191,6 +195,8 @@ static void on_entry(void *ctx, const struct record_entry *e)
     case RECORD_RESTART:
         a->job.failed_us = e->at_us;
         a->job.failed_round = e->round;
+        if (!a->job.own_budget)
+            agent_policy_hold(a, (uint64_t)e->wait_us / 1000);
         if (!a->job.own_budget)
             agent_post(a, AGENT_EV_RESTART, e->count, 0);
         else if (e->cause == CAUSE_MEMBERSHIP && /* It has been counted here already. */
@@ -230,6 +236,7 @@ int agent_job_open(struct agent *a, struct muster_error *err)
                                        .nproc = a->config->nproc,
                                        .role = a->config->role,
                                        .max_restarts = a->config->max_restarts,
+                                       .policy = a->config->policy,
                                        .auth = a->handler->auth,
                                        .nonce = a->handler->nonce,
                                        .log = a->log,
@@ -268,6 +275,7 @@ static void begin(struct agent *a)
     a->job.assigned = false;
     a->job.own_budget =
         is_static(a) || (ops->torch_nodes && ops->torch_nodes(a->handler) > 0);
+    agent_policy_started(a);
     /* A worker of another node has failed before we were ready to start ours: this
      * round is over already. */
     if (!a->job.own_budget && record_find(r, RECORD_VERDICT, round, &e)) {
@@ -369,7 +377,10 @@ char *agent_verdict(struct agent *a, enum agent_core_why why)
     const bool hidden = path && (slash ? slash[1] : path[0]) == '.';
     const struct verdict_style style = { .colours = screen && screen->colours,
                                          .report_path = hidden ? NULL : path,
-                                         .zone_s = zone() };
+                                         .zone_s = zone(),
+                                         .exit_code = a->config->exit_by_cause
+                                                          ? a->result->exit_code
+                                                          : 0 };
     const struct record *r = session_record(a->job.session);
     struct record_entry v;
     char *text = NULL;
@@ -678,6 +689,8 @@ void agent_job_conclude(struct agent *a, enum agent_core_why why)
         (a->job.cut_off || session_state(a->job.session) == SESSION_CONNECTING);
     if (why == WHY_FAILURE)
         ours = worst_of_ours(a, &e, &words);
+    if (ours)
+        agent_policy_failed(a, &e);
     if (away && (!ours || judge_is_echo(&e))) {
         blame_coordinator(a, &e, &text);
     } else {
@@ -725,6 +738,7 @@ static void publish(struct agent *a, int64_t i)
     struct failure_words words;
 
     agent_describe(a, i, &words, &e);
+    agent_policy_failed(a, &e);
     (void)session_publish(a->job.session, &e);
     agent_words_fini(&words);
 }
@@ -778,6 +792,6 @@ void agent_job_report(struct agent *a)
     buf_init(&codes, 4096);
     put_codes(a, &codes);
     session_reported(a->job.session, agent_job_round(a), failed, stopped,
-                     buf_span(&codes));
+                     agent_made_progress(a), buf_span(&codes));
     buf_fini(&codes);
 }

@@ -138,7 +138,7 @@ static void log_waiting(struct agent *a)
     if (count > NAMED_MAX)
         buf_printf(&who, " and %zu more", count - NAMED_MAX);
     buf_printf(&who, " %s not ended %u s after %s, and ", count > 1 ? "have" : "has",
-               AGENT_TELL_MS / 1000, agent_signal_name(a->core.stop_sig));
+               AGENT_TELL_MS / 1000, signal_name(a->core.stop_sig));
     if (by == MONO_NEVER)
         buf_printf(&who, "%s time without end", count > 1 ? "have" : "has");
     else
@@ -164,7 +164,7 @@ void agent_log(struct agent *a, const struct agent_core_fx *fx)
             break;
         log_line(log, agent_restart_level(a, LOG_WARN), AT_CLOSING,
                  "Sending process %d closing signal %s", (int)worker_of(a, fx)->pid,
-                 agent_signal_name(fx->sig));
+                 signal_name(fx->sig));
         break;
     case AGENT_FX_LOG_WAITING:
         log_waiting(a);

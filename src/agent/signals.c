@@ -19,39 +19,6 @@
 #include "base/mem.h"
 #include "loop/file.h"
 
-static const struct {
-    const char *name;
-    int number;
-} signal_names[] = {
-    { "SIGHUP", SIGHUP },   { "SIGINT", SIGINT },       { "SIGQUIT", SIGQUIT },
-    { "SIGILL", SIGILL },   { "SIGTRAP", SIGTRAP },     { "SIGABRT", SIGABRT },
-    { "SIGIOT", SIGIOT },   { "SIGBUS", SIGBUS },       { "SIGFPE", SIGFPE },
-    { "SIGKILL", SIGKILL }, { "SIGUSR1", SIGUSR1 },     { "SIGSEGV", SIGSEGV },
-    { "SIGUSR2", SIGUSR2 }, { "SIGPIPE", SIGPIPE },     { "SIGALRM", SIGALRM },
-    { "SIGTERM", SIGTERM }, { "SIGSTKFLT", SIGSTKFLT }, { "SIGCHLD", SIGCHLD },
-    { "SIGCONT", SIGCONT }, { "SIGSTOP", SIGSTOP },     { "SIGTSTP", SIGTSTP },
-    { "SIGTTIN", SIGTTIN }, { "SIGTTOU", SIGTTOU },     { "SIGURG", SIGURG },
-    { "SIGXCPU", SIGXCPU }, { "SIGXFSZ", SIGXFSZ },     { "SIGVTALRM", SIGVTALRM },
-    { "SIGPROF", SIGPROF }, { "SIGWINCH", SIGWINCH },   { "SIGIO", SIGIO },
-    { "SIGPOLL", SIGPOLL }, { "SIGPWR", SIGPWR },       { "SIGSYS", SIGSYS },
-};
-
-const char *agent_signal_name(int sig)
-{
-    for (size_t i = 0; i < ARRAY_LEN(signal_names); i++)
-        if (signal_names[i].number == sig)
-            return signal_names[i].name;
-    return "<N/A>";
-}
-
-static int signal_number(struct span name)
-{
-    for (size_t i = 0; i < ARRAY_LEN(signal_names); i++)
-        if (span_eq(span_str(signal_names[i].name), name))
-            return signal_names[i].number;
-    return 0;
-}
-
 /* Who sent the last signal. libuv does not tell, so our handler looks before libuv's
  * own is called. One for the whole process, as signals are. */
 static struct {
@@ -85,7 +52,7 @@ static void describe_sender(char *to, size_t room, int sig)
 {
     char path[32], comm[64], clean[80];
     const int pid = (int)sender.pid, uid = (int)sender.uid;
-    const int n = snprintf(to, room, "%s", agent_signal_name(sig));
+    const int n = snprintf(to, room, "%s", signal_name(sig));
     ssize_t got;
 
     to += n;
@@ -222,7 +189,7 @@ int agent_signals_on(struct agent *a, struct muster_error *err)
             return err_set(err, MUSTER_EINVAL,
                            "[Errno 22] Invalid argument\n--signals-to-handle names "
                            "%s, which nobody can handle.",
-                           agent_signal_name(sig));
+                           signal_name(sig));
         if (sig == 0)
             log_line(a->log, LOG_WARN, AT_SIGNAL_UNKNOWN,
                      "Failed to register signal handler for %.*s", (int)name.n,

@@ -116,7 +116,12 @@ static bool collect_facts(struct agent *a, struct wait_facts *f)
 int agent_wait_text(struct agent *a, struct buf *b)
 {
     const enum agent_core_phase phase = a->core.phase;
+    const uint64_t held_ms = agent_policy_wait_ms(a);
     struct wait_facts f;
+
+    if (held_ms && phase == AGENT_JOINING)
+        return buf_printf(b, "back-off: the next attempt begins in %.1f s",
+                          (double)held_ms / 1e3);
 
     if (phase != AGENT_JOINING && phase != AGENT_ASSIGNING && phase != AGENT_BARRIER)
         return 0;

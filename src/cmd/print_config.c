@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "cmd/run.h"
+#include "policy/core/policy.h"
 
 static json_t *text_or_null(const char *text)
 {
@@ -110,6 +111,28 @@ static json_t *argv_json(const struct launch_config *c)
     return all;
 }
 
+/* What happens for each cause, a sentence each; null: as with torchrun. */
+static json_t *policy_json(const struct launch_config *c)
+{
+    json_t *list = c->policy ? json_array() : json_null();
+    struct policy p;
+    struct span rest;
+    struct buf b;
+
+    if (!c->policy || policy_scan(&p, span_str(c->policy), NULL) < 0)
+        return list;
+    buf_init(&b, SIZE_MAX);
+    policy_explain(&b, &p, c->max_restarts);
+    for (rest = buf_span(&b); rest.n;) {
+        const struct span line = span_take_line(&rest);
+
+        (void)json_array_append_new(list, json_stringn((const char *)line.p, line.n));
+    }
+    buf_fini(&b);
+    policy_fini(&p);
+    return list;
+}
+
 static json_t *config_json(const struct launch_config *c)
 {
     json_t *ranks = c->filter.on ? json_array() : json_null();
@@ -121,7 +144,7 @@ static json_t *config_json(const struct launch_config *c)
         "s:o, "
         "s:o, "
         "s:o, s:b, s:b, s:s, s:o, s:s, s:o, s:o, s:s, s:o, s:s, s:o, s:f, s:I, s:o, "
-        "s:o}",
+        "s:o, s:o, s:s}",
         "rdzv", rdzv_json(&c->rdzv), "nproc", (json_int_t)c->nproc, "role",
         text_or_null(c->role), "max_restarts", (json_int_t)c->max_restarts,
         "monitor_interval", c->monitor_interval_s, "start_method",
@@ -144,7 +167,8 @@ static json_t *config_json(const struct launch_config *c)
         c->on_failure_finish ? "finish" : "stop", "report", text_or_null(c->report),
         "restart_grace", (double)c->restart_grace_ms / 1000, "log_attempts",
         (json_int_t)c->log_attempts, "net", text_or_null(c->net), "failure",
-        text_or_null(c->failure));
+        text_or_null(c->failure), "restart_policy", policy_json(c), "exit_codes",
+        c->exit_by_cause ? "cause" : "torch");
 }
 
 /* The fewest digits that give this number back: 0.1, not 0.10000000000000001. */

@@ -12,8 +12,10 @@
 #include "launch/core/slurm.h"
 #include "launch/machine.h"
 #include "logs/log_writer.h"
+#include "loop/file.h"
 #include "process/find_python.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -264,6 +266,19 @@ int cmd_man(void)
     return run_print(&b, help_man_page(&b));
 }
 
+/* Kubernetes shows its first 4096 bytes to whoever asks why the pod has ended. */
+static void tell_pod(const char *verdict)
+{
+    const int fd = verdict && getpid() == 1
+                       ? open("/dev/termination-log", O_WRONLY | O_CLOEXEC | O_NOCTTY)
+                       : -1;
+
+    if (fd < 0)
+        return;
+    (void)file_write_all(fd, span_of(verdict, MIN_OF(strlen(verdict), 4096)));
+    close(fd);
+}
+
 /* Messages about the end are worded as torchrun words them. */
 int run_agent(const char *prog, const struct launch_config *c,
               const struct log_writer *log, const char *error_file, int *exit_code,
@@ -319,6 +334,7 @@ int run_agent(const char *prog, const struct launch_config *c,
     case WHY_STUCK:
         break;
     }
+    tell_pod(r.verdict);
     *exit_code = r.exit_code;
     agent_result_fini(&r);
     return 0;

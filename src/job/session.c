@@ -229,6 +229,7 @@ static struct run_msg record_hello(const struct session *c)
                                       (c->opts.observer ? MSG_OBSERVER : 0u) |
                                       (c->local ? MSG_SERVES : 0u),
                              .total = c->opts.max_restarts,
+                             .policy = span_str(c->opts.policy ? c->opts.policy : ""),
                              .grace_ms = MONO_NEVER,
                              .round = -1 };
 }
@@ -1186,7 +1187,7 @@ void session_moved(struct session *c, int64_t round)
 }
 
 void session_reported(struct session *c, int64_t round, int64_t failed, int64_t stopped,
-                      struct span codes)
+                      bool progress, struct span codes)
 {
     buf_clear(&c->codes);
     (void)buf_append_span(&c->codes, codes);
@@ -1194,6 +1195,7 @@ void session_reported(struct session *c, int64_t round, int64_t failed, int64_t 
                                     .round = round,
                                     .count = failed,
                                     .total = stopped,
+                                    .flags = progress ? MSG_PROGRESS : 0,
                                     .bytes = buf_span(&c->codes) };
     if (is_up(c))
         send_msg(c, &c->reported);

@@ -41,6 +41,7 @@ struct session_opts {
     const char *role;     /* of its workers; copied; NULL: "" */
     int64_t pid, nproc;   /* the agent's pid, and how many workers it has */
     int64_t max_restarts; /* the job's, if this node has the coordinator */
+    const char *policy;   /* likewise, as policy_print has it; borrowed; NULL: none */
     bool observer;     /* not an agent: asks and listens, but is not listed as a node */
     uint64_t nonce;    /* names this process to the host of the run; 0: any number */
     struct auth *auth; /* the job's secret, or NULL; referenced */
@@ -92,15 +93,15 @@ void session_seat(struct session *c, int64_t round, int64_t rank);
 
 /* These two are gathered by the coordinator from every node of a round, not passed on:
  * our workers' ranks when they start, and, when they are gone, how many failed by
- * themselves, how many we ended, and all exit codes as "first_rank count exit_code"
- * lines. A round in which a worker failed ends with one RESTART or VERDICT in the
- * record once all nodes have reported, or 2 s after the first failure. own_budget:
- * restarts are counted on this node alone, because the rendezvous is static or some
- * nodes are torchrun's. */
+ * themselves, how many we ended, whether they made progress, and all exit codes as
+ * "first_rank count exit_code" lines. A round in which a worker failed ends with one
+ * RESTART or VERDICT in the record once all nodes have reported, or 2 s after the first
+ * failure. own_budget: restarts are counted on this node alone, because the rendezvous
+ * is static or some nodes are torchrun's. */
 void session_ranks(struct session *c, int64_t round, int64_t first, int64_t count,
                    int64_t nodes, bool own_budget);
 void session_reported(struct session *c, int64_t round, int64_t failed, int64_t stopped,
-                      struct span codes);
+                      bool progress, struct span codes);
 
 /* Says that nodes came or went, and that this node is about to stop its workers for the
  * next round: workers of other nodes that fail because of it do not cost a restart.

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "loop/file.h"
 #include "process/cgroup.h"
 #include "process/devices.h"
@@ -48,6 +49,17 @@ static int64_t most_processes(void *ctx, const char **limit)
     return group && (!kernel || group < kernel) ? group : kernel;
 }
 
+static char *read_text(void *ctx, const char *path, size_t most)
+{
+    char *room = mem_alloc(most + 1);
+
+    (void)ctx;
+    if (room && file_read(path, room, most + 1) >= 0)
+        return room;
+    mem_free(room);
+    return NULL;
+}
+
 int machine_real(struct derive_machine *out,
                  void (*warn)(void *ctx, enum derive_warning what, const char *text),
                  void *ctx, struct muster_error *err)
@@ -56,6 +68,7 @@ int machine_real(struct derive_machine *out,
                                       .is_file = is_file,
                                       .is_dir = is_directory,
                                       .most_processes = most_processes,
+                                      .read_text = read_text,
                                       .warn = warn,
                                       .ctx = ctx,
                                       .envp = environ };

@@ -77,6 +77,12 @@ static void command_line(struct arguments *w, const struct job_node *n)
         add_argument(w, "--nnodes=%" PRId64 ":%" PRId64, s->min_nodes, s->max_nodes);
     add_argument(w, "--nproc-per-node=%" PRId64, s->nproc);
     add_argument(w, "--max-restarts=%" PRId64, s->max_restarts);
+    if (s->policy[0])
+        add_argument(w, "--restart-policy=%s", s->policy);
+    if (s->backoff[0])
+        add_argument(w, "--restart-backoff=%s", s->backoff);
+    if (s->budget[0])
+        add_argument(w, "--restart-budget=%s", s->budget);
     add_argument(w, "--rdzv-id=" JOB_RUN);
     add_argument(w, "--rdzv-backend=%s", s->backend);
     if (n->job->etcd_members) {

@@ -106,8 +106,9 @@ struct job_settings {
     bool plain;       /* the store has no coordinator, like torch's */
     bool store_apart; /* it is on a machine of its own */
     int64_t min_nodes, max_nodes, nproc, max_restarts;
-    size_t nodes;      /* how many are started */
-    size_t host;       /* the node that the endpoint names */
+    char policy[100], backoff[20], budget[20]; /* of restarts; "": not given */
+    size_t nodes;                              /* how many are started */
+    size_t host;                               /* the node that the endpoint names */
     uint64_t work_us;  /* how long complete worlds have to compute in all */
     uint64_t grace_ms; /* loss_grace_ms; 0: the default */
     uint64_t join_s;   /* join_timeout */

@@ -1,7 +1,8 @@
 /* script.c - a case: commands, and the transcript that they must give.
  *
  *   # a remark
- *   > group min=2 max=3 last_call=5      seconds; also join, work, restarts, delay
+ *   > group min=2 max=3 last_call=5      seconds; also join, work, restarts, policy,
+ *                                        backoff, budget (as the options), delay
  *                                        (milliseconds, one way), store=keys (as
  * torch's: it has no coordinator; otherwise it is ours) > node a ours or torch, or
  * fallback (it has hosted=0) > at 1.5 a start                     kill, leave
@@ -110,6 +111,12 @@ static int on_group(char *args)
             s->work_us = (uint64_t)(v * 1e6);
         else if (strcmp(w, "restarts") == 0)
             s->max_restarts = (int64_t)v;
+        else if (strcmp(w, "policy") == 0)
+            (void)snprintf(s->policy, sizeof s->policy, "%s", eq + 1);
+        else if (strcmp(w, "backoff") == 0)
+            (void)snprintf(s->backoff, sizeof s->backoff, "%s", eq + 1);
+        else if (strcmp(w, "budget") == 0)
+            (void)snprintf(s->budget, sizeof s->budget, "%s", eq + 1);
         else if (strcmp(w, "delay") == 0)
             os.delay_us = (uint64_t)(v * 1000);
         else if (strcmp(w, "store") == 0 && strcmp(eq + 1, "keys") == 0)

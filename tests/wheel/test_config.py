@@ -55,6 +55,8 @@ assert theirs == options(logs_specs=muster.LogsSpecs(where, 1, {0: 3, 1: 2}, {0,
 assert theirs == options(logs_specs=muster.LogsSpecs(where, "1", "0:3,1:2", {0, 1}))
 assert "--numa-binding=node" in options(numa_options=NumaOptions(affinity_mode=AffinityMode.NODE))
 assert "--restart-grace=5s" in options(restart_grace="5s")
+assert "--restart-policy=oom:stop" in options(restart_policy="oom:stop")
+assert {"--restart-budget=5/1h", "--restart-backoff=1s..9s"} <= options(restart_budget="5/1h", restart_backoff="1s..9s")
 assert "--log-attempts=5" in options(log_attempts=5)
 assert "--failure=torch" in options(failure="torch")
 assert "--numa-binding=socket" in options(numa_options="socket")

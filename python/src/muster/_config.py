@@ -55,8 +55,10 @@ class LaunchConfig:
     events when the job is over. ``metrics_cfg`` has no effect, as in torch. ``warm`` is
     ``muster run --warm``, for functions: True, ``"auto"``, or the modules to import once.
     ``hang`` (``"10m"``, ``"10m:restart"``), ``progress_file``, ``restart_grace`` (``"5s"``),
-    ``log_attempts``, ``failure`` (``"short"``, ``"torch"``) and ``net`` (``"ib0"``,
-    ``"10.1.0.0/16"``) are its flags of these names.
+    ``log_attempts``, ``failure`` (``"short"``, ``"torch"``), ``net`` (``"ib0"``,
+    ``"10.1.0.0/16"``), ``restart_policy`` (``"default"``), ``restart_budget`` (``"5/1h"``,
+    beside ``max_restarts``, unless that is 0) and ``restart_backoff`` (``"1s..60s"``) are its
+    flags of these names.
     """
 
     min_nodes: int
@@ -89,6 +91,9 @@ class LaunchConfig:
     log_attempts: int | None = None
     net: str | None = None
     failure: str | None = None
+    restart_policy: str | None = None
+    restart_budget: str | None = None
+    restart_backoff: str | None = None
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -151,12 +156,9 @@ class LaunchConfig:
             options.append(f"--numa-binding={getattr(mode, 'value', mode)}")
         if self.virtual_local_rank:
             options.append("--virtual-local-rank")
-        if self.hang:
-            options.append(f"--hang={self.hang}")
-        if self.progress_file:
-            options.append(f"--progress-file={self.progress_file}")
-        if self.restart_grace:
-            options.append(f"--restart-grace={self.restart_grace}")
+        for name in ("hang", "progress_file", "restart_grace", "restart_policy", "restart_budget", "restart_backoff"):
+            if value := getattr(self, name):
+                options.append(f"--{name.replace('_', '-')}={value}")
         if self.log_attempts is not None:
             options.append(f"--log-attempts={self.log_attempts}")
         if self.net:

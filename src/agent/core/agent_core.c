@@ -557,6 +557,15 @@ NOTE(note_empty) /* If one ended before the next was started, more will come. */
     return g->alive == 0;
 }
 
+NOTE(note_drained)
+{
+    if (ev->code == AGENT_NO_RESTART)
+        g->remaining = 0;
+    if (ev->code == AGENT_FREE_RESTART)
+        g->remaining++; /* which use_restart takes back */
+    return true;
+}
+
 NOTE(note_signal)
 {
     if (g->phase == AGENT_LEAVING || g->phase == AGENT_DONE)
@@ -623,17 +632,12 @@ NOTE(note_judge)
 
 static bool (*const notes[])(struct agent_core *g, const struct agent_core_event *ev,
                              struct agent_core_fx_list *fx) = {
-    [AGENT_EV_EXIT] = note_exit,
-    [AGENT_EV_LEFTOVERS] = note_leftovers,
-    [AGENT_EV_EMPTY] = note_empty,
-    [AGENT_EV_SIGNAL] = note_signal,
-    [AGENT_EV_TIMEOUT] = note_timeout,
-    [AGENT_EV_EVICTED] = note_evicted,
-    [AGENT_EV_BARRIER_SHORT] = note_barrier_short,
-    [AGENT_EV_RESTART] = note_restart,
-    [AGENT_EV_VERDICT] = note_verdict,
-    [AGENT_EV_JUDGE_GONE] = note_judge,
-    [AGENT_EV_JUDGE_BACK] = note_judge,
+    [AGENT_EV_EXIT] = note_exit,        [AGENT_EV_LEFTOVERS] = note_leftovers,
+    [AGENT_EV_EMPTY] = note_empty,      [AGENT_EV_DRAINED] = note_drained,
+    [AGENT_EV_SIGNAL] = note_signal,    [AGENT_EV_TIMEOUT] = note_timeout,
+    [AGENT_EV_EVICTED] = note_evicted,  [AGENT_EV_BARRIER_SHORT] = note_barrier_short,
+    [AGENT_EV_RESTART] = note_restart,  [AGENT_EV_VERDICT] = note_verdict,
+    [AGENT_EV_JUDGE_GONE] = note_judge, [AGENT_EV_JUDGE_BACK] = note_judge,
     [AGENT_EV_ENTERED] = NULL,
 };
 

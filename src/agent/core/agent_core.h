@@ -101,7 +101,8 @@ enum agent_core_why {
     X(EXIT)          /* worker: local rank; code */                                    \
     X(LEFTOVERS)     /* the workers are gone, what they started is not */              \
     X(EMPTY)         /* not a process is left */                                       \
-    X(DRAINED)       /* all that they wrote has been passed on */                      \
+    X(DRAINED)       /* all that they wrote has been passed on; code: what a node that \
+                        decides for itself has decided, enum agent_core_choice */      \
     X(NODE_WAITS)    /* for the next round */                                          \
     X(NODE_LOST)     /* a member of this round */                                      \
     X(EVICTED)       /* the others have gone on without this node */                   \
@@ -127,6 +128,8 @@ enum agent_core_event_kind {
     AGENT_EVENTS(AGENT_EVENT_ENUM)
 #undef AGENT_EVENT_ENUM
 };
+
+enum agent_core_choice { AGENT_COUNTED_RESTART, AGENT_NO_RESTART, AGENT_FREE_RESTART };
 
 struct agent_core_event {
     enum agent_core_event_kind kind;

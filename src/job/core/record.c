@@ -57,6 +57,10 @@ static const struct field fields[] = {
     TEXT(place),
     TEXT(path),
     FIELD_TEXT(record_entry, body, RECORD_BODY_MAX),
+    NUMBER(reason),
+    RANGED(left, -1, RECORD_NUMBER_MAX),
+    RANGED(wait_us, 0, RECORD_CLOCK_MAX),
+    TEXT(rule),
 #undef RANGED
 #undef NUMBER
 #undef TEXT

@@ -72,7 +72,8 @@ const char *record_kind_name(enum record_kind kind); /* "FAILED"; "?" if unknown
     X(MEMBERSHIP, "membership") /* nodes came or went, so there is a new round */      \
     X(RENDEZVOUS, "rendezvous") /* no round came about, or its store failed */         \
     X(HANG, "hang")                                                                    \
-    X(CUT_OFF, "cut off") /* this node, from whoever may have gone on without it */
+    X(CUT_OFF, "cut off") /* this node, from whoever may have gone on without it */    \
+    X(POLICY, "policy")   /* of a NOTE: nodes have different restart policies */
 
 enum record_cause {
 #define RECORD_CAUSE_ENUM(name, words) CAUSE_##name,
@@ -103,6 +104,12 @@ struct record_entry {
     struct span place; /* where in the user's own code: File "train.py", line 41 */
     struct span path;  /* the worker's log file */
     struct span body;  /* the last words of its stderr, or as the kind says */
+    /* RESTART and VERDICT, with a policy (policy/core/policy.h); FAILED of a node that
+     * decides for itself: */
+    uint32_t reason;  /* enum policy_reason */
+    int64_t left;     /* restarts that are left after it; -1: no limit */
+    int64_t wait_us;  /* before the next attempt */
+    struct span rule; /* that fitted, or the budget: "exit:2:stop", "5/1h" */
 };
 
 /* Appends the entry's bytes. MUSTER_EFULL: a text is too long (see record_trim). */

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "job/core/cause.h"
 #include "job/core/judge.h"
 #include "job/core/phase_times.h"
 
@@ -56,6 +57,9 @@ struct record_peer {
     bool moved;                     /* it has stopped them for the next round */
     int64_t moved_us;  /* the earliest that it may have done so, by our wall clock */
     bool own_budget;   /* it counts restarts for itself */
+    bool progress;     /* they made some, as REPORTED said */
+    char *policy;      /* owned; as HELLO had it; NULL: none */
+    bool compared;     /* with the run's */
     bool judged;       /* own_budget: a failure of its current attempt was judged */
     int64_t judged_us; /* when that last happened, by our wall clock */
     char *codes;       /* owned; as REPORTED had them */
@@ -79,6 +83,13 @@ struct record_ask {
 _Static_assert(RECORDER_ASKS <= 8 * sizeof((struct record_peer){ 0 }.owes),
                "a bit for each question");
 
+/* --restart-policy and its like. */
+struct run_policy {
+    struct policy set;
+    struct policy_history past;
+    struct buf text; /* of a decision: what entries point to */
+};
+
 enum round_end { ROUND_OPEN, ROUND_ENDED, ROUND_SUCCEEDED };
 
 struct recorder {
@@ -90,11 +101,14 @@ struct recorder {
     size_t count, size;
     uint32_t next_number;
     int64_t max_restarts; /* of the node that serves the store, else of the first one */
-    bool has_budget;      /* max_restarts is known */
-    size_t agents;        /* nodes that are here, without observers */
-    size_t free_slots;    /* of observers that are gone */
-    size_t unannounced;   /* nodes that are in no NODES entry yet, */
-    size_t announced;     /* and the index before which there is none of them */
+    bool has_budget;      /* max_restarts is known, and policy, from the same node: */
+    const struct record_peer *decider; /* borrowed */
+    struct run_policy *policy;         /* owned; NULL: --max-restarts alone counts */
+    bool policies;                     /* some node was given one */
+    size_t agents;                     /* nodes that are here, without observers */
+    size_t free_slots;                 /* of observers that are gone */
+    size_t unannounced;                /* nodes that are in no NODES entry yet, */
+    size_t announced; /* and the index before which there is none of them */
     struct record_peer
         *host;             /* borrowed; the last that said that it serves the store */
     uint64_t known_number; /* the highest number of an entry that any agent knows */
@@ -162,6 +176,17 @@ struct recorder *recorder_new(struct span run_id, struct sessions *sessions,
     return h;
 }
 
+static void policy_free(struct recorder *h)
+{
+    if (!h->policy)
+        return;
+    policy_fini(&h->policy->set);
+    policy_history_fini(&h->policy->past);
+    buf_fini(&h->policy->text);
+    mem_free(h->policy);
+    h->policy = NULL;
+}
+
 static void node_fini(struct record_peer *n)
 {
     if (n->session)
@@ -170,6 +195,7 @@ static void node_fini(struct record_peer *n)
     mem_free(n->apart);
     mem_free(n->addr);
     mem_free(n->codes);
+    mem_free(n->policy);
 }
 
 void recorder_free(struct recorder *h)
@@ -184,6 +210,7 @@ void recorder_free(struct recorder *h)
         mem_free(h->asks[i].text);
     phase_times_fini(&h->phases.times);
     judge_list_fini(&h->end.failures);
+    policy_free(h);
     mem_free(h->nodes);
     mem_free(h->run_id);
     record_fini(&h->record);
@@ -544,6 +571,56 @@ static void record_vanished(struct recorder *h, struct run_fx *fx)
     buf_fini(&copy);
 }
 
+/* "no policy", or the text without its newlines. */
+static void put_policy(struct buf *out, const char *text)
+{
+    if (!*text)
+        (void)buf_append_str(out, "no restart policy");
+    for (size_t i = 0; text[i]; i++)
+        (void)buf_u8(out, text[i] == '\n' ? ' ' : (uint8_t)text[i]);
+}
+
+/* One node decides for all: those that were given something else are told, once. */
+static void tell_policies(struct recorder *h, struct run_fx *fx)
+{
+    struct buf ours, b;
+
+    if (!h->policies)
+        return;
+    buf_init(&ours, POLICY_TEXT_MAX);
+    buf_init(&b, RECORD_TEXT_MAX);
+    if (h->policy && policy_print(&ours, &h->policy->set) < 0)
+        fx->no_memory = true;
+    (void)buf_u8(&ours, 0);
+    for (size_t i = 0; i < h->count && !buf_error(&ours); i++) {
+        struct record_peer *n = h->nodes[i];
+        struct record_entry e = { .kind = RECORD_NOTE,
+                                  .cause = CAUSE_POLICY,
+                                  .round = h->round.number,
+                                  .node = n->number,
+                                  .rank = -1,
+                                  .local_rank = -1,
+                                  .host = span_str(n->host) };
+
+        const char *theirs = n->policy ? n->policy : "";
+
+        if (!in_round(n, h->round.number) || n->compared || n->own_budget)
+            continue;
+        n->compared = true;
+        if (strcmp(theirs, (const char *)buf_data(&ours)) == 0)
+            continue;
+        buf_clear(&b);
+        (void)buf_printf(&b, "%s was started with ", n->host);
+        put_policy(&b, theirs);
+        (void)buf_append_str(&b, ", but the node that hosts the job decides, with ");
+        put_policy(&b, (const char *)buf_data(&ours));
+        e.text = buf_span(&b);
+        emit(h, fx, &e);
+    }
+    buf_fini(&ours);
+    buf_fini(&b);
+}
+
 static void record_round(struct recorder *h, struct run_fx *fx)
 {
     struct record_entry e = { .kind = RECORD_ROUND, .round = h->round.number };
@@ -570,6 +647,7 @@ static void record_round(struct recorder *h, struct run_fx *fx)
     emit(h, fx, &e);
     buf_fini(&b);
     mem_free(nodes);
+    tell_policies(h, fx);
 }
 
 static void judge(struct recorder *h, struct run_fx *fx);
@@ -616,7 +694,7 @@ static void on_ranks(struct recorder *h, struct run_fx *fx, struct record_peer *
     n->round = m->round;
     n->first = m->rank;
     n->count = m->count;
-    n->reported = n->clean = n->moved = n->judged = false;
+    n->reported = n->clean = n->moved = n->judged = n->progress = false;
     n->own_budget = m->flags & MSG_OWN_BUDGET;
     mem_free(n->codes);
     n->codes = NULL;
@@ -740,6 +818,39 @@ static bool follows_a_move(const struct recorder *h, const struct record_entry *
     return false;
 }
 
+static bool made_progress(const struct recorder *h, int64_t round)
+{
+    for (size_t i = 0; i < h->count; i++)
+        if (in_round(h->nodes[i], round) && h->nodes[i]->progress)
+            return true;
+    return false;
+}
+
+static bool is_refusal(uint32_t reason)
+{
+    return reason > POLICY_BY_FREE && reason < POLICY_REASONS;
+}
+
+/* What the policy says to this end of a round: makes it a RESTART or a VERDICT. */
+static void decide(struct recorder *h, struct run_fx *fx, struct record_entry *e)
+{
+    struct policy_failure f = cause_of_entry(e);
+    struct policy_decision d;
+
+    f.progress = made_progress(h, e->round);
+    f.used = h->record.restarts;
+    f.allowed = h->max_restarts;
+    f.now_us = h->now.mono_us;
+    if (policy_decide(&h->policy->set, &h->policy->past, &f, &d) < 0) {
+        fx->no_memory = true;
+        return;
+    }
+    e->kind = d.action == POLICY_STOP ? RECORD_VERDICT : RECORD_RESTART;
+    e->total = f.allowed;
+    e->count = MIN_OF(f.used + (d.action == POLICY_RESTART), RECORD_NUMBER_MAX);
+    cause_decided(e, &h->policy->set, &d, &h->policy->text);
+}
+
 /* Called when all nodes have reported, their time is up, or one of them is in the next
  * round. */
 static void judge(struct recorder *h, struct run_fx *fx)
@@ -772,10 +883,16 @@ static void judge(struct recorder *h, struct run_fx *fx)
     e.number = 0;
     const int64_t total = h->end.own_budget ? h->end.total : h->max_restarts;
     const int64_t used = h->end.own_budget ? h->end.used : h->record.restarts;
-    e.kind = (counts && used >= total) || h->end.stop ? RECORD_VERDICT : RECORD_RESTART;
+    if (h->end.own_budget && e.reason) /* That node has decided for itself. */
+        counts = e.reason != POLICY_BY_FREE;
+    e.kind = (counts && used >= total) || h->end.stop || is_refusal(e.reason)
+                 ? RECORD_VERDICT
+                 : RECORD_RESTART;
     e.total = total;
     e.count =
         e.kind == RECORD_RESTART ? MIN_OF(used + counts, RECORD_NUMBER_MAX) : used;
+    if (h->policy && !h->end.own_budget && !h->end.stop && e.cause != CAUSE_MEMBERSHIP)
+        decide(h, fx, &e);
     emit(h, fx, &e);
     for (size_t i = 0; i < h->count; i++)
         if (h->nodes[i]->number == h->end.node) {
@@ -840,11 +957,15 @@ static void begin_ending(struct recorder *h, struct run_fx *fx,
     /* Either --hang=TIME:stop was given, or the program cannot be executed, which a
      * restart would not change. */
     h->end.stop = (f->cause == CAUSE_HANG && f->code != 0) || f->cause == CAUSE_START;
-    h->end.final = e.count >= e.total || h->end.stop;
+    h->end.final = own_budget && f->reason ? is_refusal(f->reason)
+                                           : e.count >= e.total || h->end.stop;
     /* A failure that only says that a peer is gone may be due to a lost node, or to one
      * that has moved on, and neither is counted as a restart. Code 2 says that this is
      * known only at the end of the round. */
-    e.code = !h->end.final ? 0 : (echo || follows_a_move(h, f)) && !own_budget ? 2 : 1;
+    e.code = h->policy && !own_budget && !h->end.stop        ? 2
+             : !h->end.final                                 ? 0
+             : (echo || follows_a_move(h, f)) && !own_budget ? 2
+                                                             : 1;
     e.cause = f->cause;
     e.node = f->node;
     e.host = f->host;
@@ -914,6 +1035,7 @@ static void on_reported(struct recorder *h, struct run_fx *fx, struct record_pee
         return;
     n->reported = true;
     n->clean = m->count == 0 && m->total == 0;
+    n->progress = m->flags & MSG_PROGRESS;
     if (!n->clean)
         h->round.clean = MIN_OF(h->round.clean, n->index);
     mem_free(n->codes);
@@ -1062,6 +1184,14 @@ static void on_offer(struct recorder *h, struct run_fx *fx, const struct run_msg
     run_effect(fx, (struct run_effect){ .kind = RUN_ENTRY, .number = e.number });
     if (record_insert(&h->record, &e) < 0)
         fx->no_memory = true;
+    if (h->policy && e.kind == RECORD_RESTART && e.reason == POLICY_BY_COUNT) {
+        const int64_t ago =
+            MIN_OF(MAX_OF(h->now.wall_us - e.at_us, 0), (int64_t)h->now.mono_us);
+
+        if (policy_note_restart(&h->policy->set, &h->policy->past,
+                                h->now.mono_us - (uint64_t)ago) < 0)
+            fx->no_memory = true;
+    }
 }
 
 /* ---- coming and going ---- */
@@ -1097,6 +1227,30 @@ static void welcome(struct recorder *h, struct run_fx *fx, struct record_peer *n
 
 static void ask_cancel(struct recorder *h, uint32_t peer);
 
+/* From now on this policy holds; NULL text: none. */
+static int take_policy(struct recorder *h, struct span text)
+{
+    struct run_policy *p = text.n ? mem_calloc(1, sizeof *p) : NULL;
+
+    if (text.n && !p)
+        return MUSTER_ENOMEM;
+    if (p) {
+        const int rc = policy_scan(&p->set, text, NULL);
+
+        buf_init(&p->text, RECORD_TEXT_MAX);
+        if (rc < 0 || !buf_room(&p->text, RECORD_TEXT_MAX)) {
+            policy_fini(&p->set);
+            buf_fini(&p->text);
+            mem_free(p);
+            return rc == MUSTER_EINVAL ? 0
+                                       : MUSTER_ENOMEM; /* Nobody of ours sends it. */
+        }
+    }
+    policy_free(h);
+    h->policy = p;
+    return 0;
+}
+
 int recorder_hello(struct recorder *h, struct run_session *s, const struct run_msg *m,
                    struct run_fx *fx)
 {
@@ -1128,15 +1282,43 @@ int recorder_hello(struct recorder *h, struct run_session *s, const struct run_m
     n->serves_store = m->flags & MSG_SERVES;
     if (n->serves_store)
         h->host = n;
-    if (!observer && (!h->has_budget || m->flags & MSG_SERVES)) {
+    if (!observer && !n->policy && m->policy.n) {
+        n->policy = mem_strndup((const char *)m->policy.p,
+                                MIN_OF(m->policy.n, POLICY_TEXT_MAX));
+        if (!n->policy)
+            return MUSTER_ENOMEM;
+        h->policies = true;
+    }
+    if (!observer && (!h->has_budget || (m->flags & MSG_SERVES && h->decider != n))) {
+        const int took = take_policy(h, m->policy);
+
+        if (took < 0)
+            return took;
         h->max_restarts = m->total;
         h->has_budget = true;
+        h->decider = n;
     }
     welcome(h, fx, n, m);
     return 0;
 }
 
 static void ask_node_gone(struct recorder *h, struct run_fx *fx, struct record_peer *n);
+
+/* The rendezvous sees to it that the others go on without a lost node. A policy may
+ * want the job to end, or to count it. */
+static void judge_loss(struct recorder *h, struct run_fx *fx,
+                       const struct record_entry *lost)
+{
+    struct record_entry e = *lost;
+
+    e.number = 0;
+    e.rank = -1;
+    decide(h, fx, &e);
+    if (e.reason == POLICY_BY_FREE || fx->no_memory)
+        return;
+    end_round(h, fx, e.round, e.cause);
+    emit(h, fx, &e);
+}
 
 static void declare_lost(struct recorder *h, struct run_fx *fx, struct record_peer *n,
                          bool broke)
@@ -1157,6 +1339,9 @@ static void declare_lost(struct recorder *h, struct run_fx *fx, struct record_pe
     e.rank = n->round >= 0 ? n->first : -1;
     e.pid = n->pid;
     emit(h, fx, &e);
+    if (h->policy && !h->end.active && h->round.over == ROUND_OPEN && !n->own_budget &&
+        in_round(n, h->round.number))
+        judge_loss(h, fx, &e);
     if (h->end.active && in_round(n, h->end.round))
         judge_if_all_reported(h, fx);
 }

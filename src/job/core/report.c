@@ -9,6 +9,7 @@
 
 #include "base/escape.h"
 #include "base/mem.h"
+#include "policy/core/policy.h"
 
 /* How many of each are listed. If the report is too large, it is made again with half
  * of each. */
@@ -156,6 +157,13 @@ static json_t *failure(const struct record_entry *e, const struct limits *l)
         add(j, "log", text(e->path, l));
     if (e->body.n)
         add(j, "last_words", text(e->body, l));
+    if (e->reason && e->kind != RECORD_FAILED) {
+        add(j, "decided", json_string(policy_reason_name(e->reason)));
+        add(j, "rule", text(e->rule, l));
+        if (e->left >= 0)
+            add(j, "left", number(e->left));
+        add(j, "wait_us", number(e->wait_us));
+    }
     return j;
 }
 

@@ -1,5 +1,7 @@
 /* verdict.c - see verdict.h. */
 #include "job/core/verdict.h"
+#include "base/duration.h"
+#include "job/core/cause.h"
 #include "logs/core/last_words.h"
 
 #include <assert.h>
@@ -65,7 +67,56 @@ int restart_print(struct buf *out, const struct record_entry *e)
         return buf_append_str(out, ". Other workers had been stopped already, because "
                                    "nodes came or went; this is not counted as a "
                                    "restart.");
-    return buf_printf(out, ". Restart %" PRId64 " of %" PRId64 ".", e->count, e->total);
+    if (e->reason == POLICY_BY_FREE) {
+        (void)buf_append_str(out, ". Restarted without being counted (");
+        put(out, e->rule);
+        (void)buf_append_str(out, ")");
+    } else if (e->total >= POLICY_UNLIMITED) {
+        (void)buf_printf(out, ". Restart %" PRId64, e->count);
+    } else {
+        (void)buf_printf(out, ". Restart %" PRId64 " of %" PRId64, e->count, e->total);
+    }
+    if (e->wait_us > 0)
+        (void)buf_printf(out, ", in %.1f s", (double)e->wait_us / 1e6);
+    if (e->reason == POLICY_BY_COUNT && e->rule.n) {
+        (void)buf_printf(out, "; %" PRId64 " left of ", e->left);
+        put(out, e->rule);
+    }
+    return buf_append_str(out, ".");
+}
+
+/* Why there is no restart, with a policy. False: it is as without one. */
+static bool put_refusal(struct buf *out, const struct record_entry *v)
+{
+    switch ((enum policy_reason)v->reason) {
+    case POLICY_BY_RULE:
+        if (cause_is_deterministic(v)) {
+            (void)buf_append_str(out, "a restart would fail in the same way: ");
+        } else {
+            (void)buf_append_str(out, "the policy says ");
+            put(out, v->rule);
+            (void)buf_append_str(out, ": ");
+        }
+        (void)buf_append_str(out, "not restarted");
+        return true;
+    case POLICY_BY_REPEAT:
+        (void)buf_append_str(out, "as in the two attempts before, without progress in "
+                                  "between: not restarted");
+        return true;
+    case POLICY_BY_BUDGET:
+        (void)buf_append_str(out,
+                             "the budget of restarts is used up (--restart-budget=");
+        put(out, v->rule);
+        (void)buf_append_str(out, "): not restarted");
+        return true;
+    case POLICY_BY_NOBODY:
+    case POLICY_BY_COUNT:
+    case POLICY_BY_FREE:
+    case POLICY_BY_LIMIT:
+    case POLICY_REASONS:
+        break;
+    }
+    return false;
 }
 
 /* Which rank it was does not matter: if all fail in the same way, one of them is first.
@@ -216,7 +267,7 @@ static int64_t ranks_of(const struct record *r, const struct record_entry *v)
 }
 
 static void put_others(struct buf *out, const struct record *r,
-                       const struct record_entry *v)
+                       const struct record_entry *v, int exit_code)
 {
     const bool of_node = v->cause == CAUSE_NODE_LOST || v->cause == CAUSE_RENDEZVOUS;
     struct record_entry ended;
@@ -232,7 +283,7 @@ static void put_others(struct buf *out, const struct record *r,
     const int64_t others = known ? ended.total - ranks_of(r, v) : 0;
     const int64_t nodes = known ? ended.code - (v->cause == CAUSE_NODE_LOST) : 0;
 
-    if (of_node && others <= 0 && v->body.n == 0)
+    if (of_node && others <= 0 && v->body.n == 0 && exit_code == 0)
         return;
 
     (void)buf_append_str(out, "muster: ");
@@ -242,19 +293,23 @@ static void put_others(struct buf *out, const struct record *r,
                          " node%s %s stopped because of it; ",
                          others, others > 1 ? "s" : "", nodes, nodes > 1 ? "s" : "",
                          others > 1 ? "were" : "was");
-    if (of_node) { /* No restart was counted, so say what the others waited for. */
+    if (put_refusal(out, v)) {
+    } else if (of_node) { /* No restart was counted, so say what the others waited for.
+                           */
         put(out,
             v->body.n ? v->body : span_str("the group could not go on without it"));
-        (void)buf_append_str(out, "\n");
     } else if (v->cause == CAUSE_START) {
-        (void)buf_append_str(out, "a restart would not change that\n");
+        (void)buf_append_str(out, "a restart would not change that");
     } else if (v->total <= 0) {
-        (void)buf_append_str(out, "no restarts were allowed (--max-restarts)\n");
+        (void)buf_append_str(out, "no restarts were allowed (--max-restarts)");
     } else if (v->total == 1) {
-        (void)buf_append_str(out, "the one restart was used\n");
+        (void)buf_append_str(out, "the one restart was used");
     } else {
-        (void)buf_printf(out, "all %" PRId64 " restarts were used\n", v->total);
+        (void)buf_printf(out, "all %" PRId64 " restarts were used", v->total);
     }
+    if (exit_code)
+        (void)buf_printf(out, " (exit code %d)", exit_code);
+    (void)buf_append_str(out, "\n");
 }
 
 static void put_where(struct buf *out, const struct record_entry *v,
@@ -326,7 +381,7 @@ bool verdict_print(struct buf *out, const struct record *r,
     put_time(out, &v, style->zone_s);
     put_simultaneous(out, r, &v);
     put_words(out, &v, style);
-    put_others(out, r, &v);
+    put_others(out, r, &v, style->exit_code);
     put_where(out, &v, style);
     return true;
 }

@@ -9,6 +9,7 @@ struct verdict_style {
     bool colours;            /* on a terminal, unless NO_COLOR */
     const char *report_path; /* --report; NULL: not given */
     int64_t zone_s;          /* local time ahead of UTC */
+    int exit_code;           /* of --exit-codes=cause; 0: not given */
 };
 
 /* "rank 3 on node2 failed: RuntimeError: bad data shard 17 (train.py:41). Restart 1 of

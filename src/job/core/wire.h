@@ -89,6 +89,7 @@ enum msg_flag {
     MSG_LAST = 32,      /* SYNC: answer once no other agent is left; ANSWERED: this is
                            the end of the answers, and not one of them */
     MSG_MISSING = 64,   /* ANSWER, ANSWERED: the node has no answer */
+    MSG_PROGRESS = 128, /* REPORTED: the attempt has made progress */
 };
 
 /* What a NEWS is about. Numbers that a reader does not know are skipped. */
@@ -141,6 +142,7 @@ struct run_msg {
     struct span addr;         /* HELLO: our name among the seats, with pid and local_id;
                                  JOINED: who is rank 0; GATHERED: which nodes are missing */
     struct span settings; /* HELLO, with MSG_SEATS: as rdzv_settings_print has them */
+    struct span policy;   /* HELLO: as policy_print has it; empty: none */
     struct rank_range ranks; /* JOINED: of the receiver's workers; a world of 0: the
                                 agents have to agree on them */
     struct span

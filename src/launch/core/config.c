@@ -32,7 +32,7 @@ void launch_config_fini(struct launch_config *c)
                             c->script,  c->python,        c->metrics_handler,
                             c->title,   c->warm,          c->status_http,
                             c->hang,    c->progress_file, c->report,
-                            c->net,     c->failure };
+                            c->net,     c->failure,       c->policy };
 
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         mem_free(texts[i]);

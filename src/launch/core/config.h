@@ -39,6 +39,8 @@ struct launch_config {
         nproc;  /* workers on this node; derive_config() checks last that it is > 0 */
     char *role; /* may be empty */
     int64_t max_restarts;
+    char *policy;              /* of restarts, as policy_print has it; NULL: none */
+    bool exit_by_cause;        /* --exit-codes=cause */
     double monitor_interval_s; /* only checked: we do not poll */
     char *start_method;        /* spawn, fork, forkserver; any text from PET_ */
     char *event_handler;       /* null, console, ... */

@@ -5,14 +5,17 @@
 #include "launch/core/derive.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/duration.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/nearest.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
+#include "policy/core/policy.h"
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/endpoint.h"
 
@@ -598,6 +601,67 @@ static int check_hopeless(struct deriving *d)
     return 0;
 }
 
+/* A rule has a colon; a path may begin with what no rule does. */
+static bool is_policy_file(const char *text)
+{
+    return text[0] == '/' || text[0] == '.' ||
+           (!strchr(text, ':') && strcmp(text, "default") != 0);
+}
+
+static int refuse_policy_file(struct deriving *d, const char *path)
+{
+    struct nearest near = { 0 };
+
+    (void)err_set(d->err, MUSTER_EINVAL,
+                  "--restart-policy=%.200s: neither `default`, nor rules like "
+                  "ImportError:stop, nor a file that can be read: %s",
+                  path, strerror(errno));
+    nearest_try(&near, span_str(path), "default");
+    if (near.word)
+        err_add(d->err, "\nDid you mean %s?", near.word);
+    return MUSTER_EINVAL;
+}
+
+static int parse_policy(struct deriving *d)
+{
+    const struct options *o = d->o;
+    const struct derive_machine *m = d->machine;
+    struct policy_options given = { .budget = o->restart_budget,
+                                    .backoff = o->restart_backoff };
+    const char *rules = o->restart_policy;
+    char *text = NULL;
+    struct policy p;
+    struct buf b;
+    int rc;
+
+    d->c->exit_by_cause = strcmp(o->exit_codes, "cause") == 0;
+    if (rules && *rules && is_policy_file(rules)) {
+        errno = ENOENT;
+        text = m->read_text ? m->read_text(m->ctx, rules, POLICY_TEXT_MAX + 1) : NULL;
+        if (!text)
+            return refuse_policy_file(d, rules);
+        rules = text;
+    }
+    given.rules = rules && (*rules || text) ? rules : NULL;
+    given.budget = given.budget && *given.budget ? given.budget : NULL;
+    given.backoff = given.backoff && *given.backoff ? given.backoff : NULL;
+    if (!given.rules && !given.budget && !given.backoff)
+        return 0;
+    rc = policy_parse(&p, &given, d->err);
+    mem_free(text);
+    if (rc)
+        return rc;
+    /* The budget alone means no other limit. */
+    if (p.budget && d->c->max_restarts == 0)
+        d->c->max_restarts = POLICY_UNLIMITED;
+    buf_init(&b, SIZE_MAX);
+    if (policy_print(&b, &p) == 0)
+        d->c->policy = mem_strndup((const char *)buf_data(&b), buf_len(&b));
+    policy_fini(&p);
+    buf_fini(&b);
+    return d->c->policy ? 0 : err_nomem(d->err);
+}
+
 static int parse_hang(struct deriving *d)
 {
     struct launch_config *c = d->c;
@@ -613,6 +677,7 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_machine *machine, struct muster_error *err)
 {
     static const derive_fn steps[] = {
+#include "policy/core/policy.h"
         check_launch,      choose_backend,        parse_nnodes,
         check_sizes,       warn_of_unused,        count_workers,
         check_processes,   apply_omp_rule,        parse_rdzv_conf,

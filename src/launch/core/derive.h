@@ -32,6 +32,8 @@ struct derive_machine {
     bool (*is_dir)(void *ctx, const char *path);
     /* How many processes there can be at most, and what sets that limit; 0: no limit */
     int64_t (*most_processes)(void *ctx, const char **limit);
+    /* The text of a file, at most so many bytes, for the caller to free; NULL: errno */
+    char *(*read_text)(void *ctx, const char *path, size_t most);
 };
 
 /* Fills in *c (to be freed with launch_config_fini). c->python is set only if

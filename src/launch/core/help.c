@@ -139,7 +139,7 @@ static void put_option(struct buf *out, const struct option_spec *s, size_t widt
 /* The order of --help. An option that is in no group comes with the last one. */
 static const struct group {
     const char *title;
-    const char *names[16];
+    const char *names[24];
 } groups[] = {
     { "what runs",
       { "nproc-per-node", "module", "no-python", "run-path", "role", "start-method",
@@ -150,9 +150,9 @@ static const struct group {
         "master-port" } },
     { "who may join", { "token-file", "token-optional", "encrypt" } },
     { "failures, restarts and the end",
-      { "max-restarts", "restart-grace", "hang", "progress-file", "on-failure",
-        "failure", "report", "signals-to-handle", "shutdown-timeout",
-        "monitor-interval" } },
+      { "max-restarts", "restart-policy", "restart-budget", "restart-backoff",
+        "exit-codes", "restart-grace", "hang", "progress-file", "on-failure", "failure",
+        "report", "signals-to-handle", "shutdown-timeout", "monitor-interval" } },
     { "output",
       { "log-dir", "log-attempts", "redirects", "tee", "local-ranks-filter",
         "log-line-prefix-template", "duplicate-stdout-filters",

@@ -69,7 +69,9 @@ struct options {
     const char *net;                  /* likewise */
     const char *status_http;          /* likewise */
     const char *hang, *progress_file; /* likewise */
-    const char *restart_grace;        /* likewise */
+    const char *restart_grace;        /* likewise, as the next three */
+    const char *restart_policy, *restart_budget, *restart_backoff;
+    const char *exit_codes;
     struct option_int log_attempts;
     const char *on_failure, *report;
     const char *failure; /* NULL: as stderr is a terminal or not */

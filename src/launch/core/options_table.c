@@ -12,6 +12,7 @@ static const char *const shells[] = { "bash", "zsh", "tcsh", NULL };
 static const char *const warm_values[] = { "[=MODULE,...|auto]", NULL };
 static const char *const on_failures[] = { "stop", "finish", NULL };
 static const char *const failures[] = { "short", "torch", NULL };
+static const char *const exit_code_kinds[] = { "torch", "cause", NULL };
 static const char *const rank_orders[] = { "node", "given", "slurm", "index", NULL };
 
 const struct option_spec options_table[] = {
@@ -155,12 +156,40 @@ const struct option_spec options_table[] = {
       "store, ranks that come out of collectives, and --progress-file." },
     { "progress-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
       FIELD(progress_file),
-      "With --hang: a file whose modification also counts as progress." },
+      "A file whose modification counts as progress, for --hang and for restarts by "
+      "cause." },
     { "restart-grace", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
       FIELD(restart_grace),
       "TIME (5s, 500ms, 1m) that the other workers have to end when one has failed or "
       "nodes come and go, before they are killed; else what --shutdown-timeout says, "
       "at most 30 seconds." },
+    { "restart-policy", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
+      FIELD(restart_policy),
+      "Restarts by cause: default, or rules CAUSE:stop|restart|free between commas, or "
+      "a "
+      "file of them; the first that fits counts, and those of default follow. Causes: "
+      "an "
+      "exception's class (ImportError, torch.OutOfMemoryError, ValueError@data.py:41), "
+      "exit:N, signal:NAME, oom, hang, node, notice, check, any, repeat (the same "
+      "failure "
+      "at the same place in three attempts without progress). default: SyntaxError, "
+      "ImportError, exit:2 and repeat stop; node and notice restart without being "
+      "counted." },
+    { "restart-budget", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
+      FIELD(restart_budget),
+      "N/TIME (5/1h): at most N restarts of the job in any TIME, beside --max-restarts "
+      "if "
+      "that is given." },
+    { "restart-backoff", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL,
+      FIELD(restart_backoff),
+      "MIN..MAX (1s..60s): wait before a restart, doubled each time until there is "
+      "progress, which is a change of --progress-file." },
+    { "exit-codes", 0, OPTION_CHOICE, OWNER_MUSTER, true, "torch", exit_code_kinds,
+      FIELD(exit_codes),
+      "cause: exit with 75 if it is worth trying again (preempted, nodes lost), 93 if "
+      "it "
+      "is not, 124 after a hang, 137 out of memory, else 1; torch: 1 for all of "
+      "them." },
     { "log-attempts", 0, OPTION_INT, OWNER_MUSTER, true, NULL, NULL,
       FIELD(log_attempts),
       "Keep the log directories of the first attempt and of the last N; else all in "

@@ -5,6 +5,7 @@
 
 #include "job/core/judge.h"
 #include "job/core/run.h"
+#include "policy/core/policy.h"
 
 struct play {
     struct run *run;
@@ -55,6 +56,8 @@ static int64_t wall_of(const struct play *p, uint32_t peer)
     return p->now.wall_us + peer * 3600000000ll;
 }
 
+static const char *policy = ""; /* of the nodes that attach */
+
 static void attach(struct play *p, uint32_t peer, int64_t budget)
 {
     static const char *const hosts[] = { "n0", "n1", "n2", "n3", "n4", "n5" };
@@ -66,6 +69,7 @@ static void attach(struct play *p, uint32_t peer, int64_t budget)
                           .host = span_str(hosts[peer]),
                           .pid = 1000 + peer,
                           .nproc = 2,
+                          .policy = span_str(policy),
                           .total = budget });
     for (int i = 0; i < 4; i++) { /* each PING takes 100 us there and 100 back */
         const uint64_t sent = p->now.mono_us;
@@ -342,6 +346,109 @@ static void test_budget(void **state)
         assert_int_equal(p.last.total, 2);
     }
     end(&p);
+}
+
+static const char place[] = "File \"/x/train.py\", line 41, in load";
+
+static struct record_entry raised(const struct play *p, int64_t round, const char *text)
+{
+    struct record_entry e = failure(p, 1, round, 0, 0, text);
+
+    e.place = span_str(place);
+    return e;
+}
+
+static void round_fails(struct play *p, int64_t round, const char *text, bool progress)
+{
+    if (round)
+        for (uint32_t i = 1; i <= 2; i++)
+            ranks(p, i, round, 2, 0);
+    publish(p, 1, raised(p, round, text));
+    reported(p, 1, round, 1, 1, "");
+    say(p, 2,
+        (struct run_msg){ .kind = MSG_REPORTED,
+                          .round = round,
+                          .total = 2,
+                          .flags = progress ? MSG_PROGRESS : 0 });
+}
+
+/* With a policy the run decides by cause and history, for all nodes. */
+static void test_policy_by_cause(void **state)
+{
+    struct play p;
+
+    (void)state;
+    policy = "default\n\n1s..8s";
+    begin(&p, 2, 100);
+    for (int64_t round = 0; round < 5; round++) { /* the third one has made progress */
+        round_fails(&p, round, round % 2 ? "ValueError: 1" : "ValueError: 2",
+                    round == 2);
+        assert_int_equal(p.last.kind, round < 4 ? RECORD_RESTART : RECORD_VERDICT);
+        assert_int_equal(p.last.reason, round < 4 ? POLICY_BY_COUNT : POLICY_BY_REPEAT);
+        assert_int_equal(p.last.left, round < 4 ? 99 - round : 96);
+    }
+    assert_int_equal(p.last.count, 4);
+    end(&p);
+
+    begin(&p, 2, 100);
+    round_fails(&p, 0, "ModuleNotFoundError: No module named 'x'", false);
+    assert_int_equal(p.last.kind, RECORD_VERDICT);
+    assert_int_equal(p.last.reason, POLICY_BY_RULE);
+    assert_true(span_eq(p.last.rule, span_str("ImportError:stop")));
+    end(&p);
+    policy = "";
+}
+
+/* A lost node is free, unless a rule says otherwise. */
+static void test_policy_lost_node(void **state)
+{
+    static const struct {
+        const char *policy;
+        enum record_kind last;
+        int64_t count;
+    } rows[] = { { "default\n\n", RECORD_LOST, 0 },
+                 { "node:stop\n\n", RECORD_VERDICT, 0 },
+                 { "node:restart\n\n", RECORD_RESTART, 1 } };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct play p;
+
+        policy = rows[i].policy;
+        begin(&p, 2, 3);
+        feed(&p, (struct run_event){ .kind = RUN_GONE, .peer = 2 });
+        wait_us(&p, SESSION_MOST_US);
+        assert_true(has(&p, RECORD_LOST));
+        assert_int_equal(p.last.kind, rows[i].last);
+        if (rows[i].last != RECORD_LOST)
+            assert_int_equal(p.last.count, rows[i].count);
+        end(&p);
+    }
+    policy = "";
+}
+
+/* The first node decides; one that was given something else is told, once. */
+static void test_policies_differ(void **state)
+{
+    struct play p;
+    int64_t notes = 0;
+
+    (void)state;
+    policy = "default\n\n";
+    begin(&p, 1, 3);
+    policy = "oom:stop,default\n\n";
+    attach(&p, 2, 3);
+    for (int64_t round = 1; round < 3; round++)
+        for (uint32_t i = 1; i <= 2; i++)
+            ranks(&p, i, round, 2, 0);
+    for (size_t i = 0; i < record_of(&p)->count; i++) {
+        const struct record_entry e = record_at(record_of(&p), i);
+
+        notes += e.kind == RECORD_NOTE && e.cause == CAUSE_POLICY && e.node == 2;
+    }
+    assert_int_equal(notes, 1);
+    end(&p);
+    policy = "";
 }
 
 /* A hang is a failure of the rank that the entry names, and any node may publish it.
@@ -1170,6 +1277,9 @@ int main(void)
         cmocka_unit_test(test_at_most_two_seconds),
         cmocka_unit_test(test_failure_of_an_old_round),
         cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_policy_by_cause),
+        cmocka_unit_test(test_policy_lost_node),
+        cmocka_unit_test(test_policies_differ),
         cmocka_unit_test(test_hang),
         cmocka_unit_test(test_lost_node),
         cmocka_unit_test(test_grace),

@@ -1,0 +1,210 @@
+"""Restarts by cause, and exit codes that say something: real workers, one node and two, torchrun beside them."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+from run_job import MUSTER, Job, environment, free_port
+from schemas import fits
+
+COUNT = "import os; open(os.path.join(os.environ['WHERE'], 'starts' + os.environ['RANK']), 'a').write('x')\n"
+SCRIPTS = {
+    "missing": "import no_such_module\n",
+    "syntax": "exec('if:')\n",
+    "value": "raise ValueError('bad shard ' + os.environ['TORCHELASTIC_RESTART_COUNT'])\n",
+    "usage": "raise SystemExit(2)\n",
+    "seven": "raise SystemExit(7)\n",
+    "segv": "os.kill(os.getpid(), 11)\n",
+    "well": "",
+}
+
+
+def run(where, script, *words, kind="muster", nproc=1, env=None, patience=120):
+    """Exit code, output, and how often rank 0 was started."""
+    (where / "train.py").write_text(COUNT + SCRIPTS[script])
+    job = Job(where, "out", f"--nproc-per-node={nproc}", *words, "train.py", kind=kind,
+              env={"WHERE": str(where), **(env or {})})
+    try:
+        code = job.wait(patience)
+        starts = where / "starts0"
+        return code, job.text(), len(starts.read_text()) if starts.exists() else 0
+    finally:
+        job.end()
+
+
+DEFAULT = ("--standalone", "--max-restarts=100", "--restart-policy=default", "--exit-codes=cause")
+
+
+@pytest.mark.parametrize("script, starts, code, says", [
+    ("missing", 1, 93, "a restart would fail in the same way: not restarted (exit code 93)"),
+    ("syntax", 1, 93, "a restart would fail in the same way: not restarted (exit code 93)"),
+    ("usage", 1, 93, "a restart would fail in the same way: not restarted (exit code 93)"),
+    ("value", 3, 93, "as in the two attempts before, without progress in between: not restarted (exit code 93)"),
+])
+def test_default(tmp_path, script, starts, code, says):
+    got, text, started = run(tmp_path, script, *DEFAULT)
+    assert (got, started) == (code, starts), text
+    assert says in text
+
+
+def test_torchrun_beside_it(tmp_path):
+    """torchrun retries what cannot work; so do we without the option, and exit alike."""
+    for kind in ("torchrun", "muster"):
+        (tmp_path / kind).mkdir()
+        code, text, started = run(tmp_path / kind, "missing", "--standalone", "--max-restarts=2", kind=kind)
+        assert (code, started) == (1, 3), text
+
+
+def test_progress_begins_anew(tmp_path):
+    """The file changes in the third attempt: that failure is the first of a new series."""
+    (tmp_path / "progress").write_text("")
+    SCRIPTS["progress"] = ("if os.environ['TORCHELASTIC_RESTART_COUNT'] == '2': open('progress', 'w').write('step')\n"
+                           "raise ValueError('bad shard')\n")
+    code, text, started = run(tmp_path, "progress", *DEFAULT, f"--progress-file={tmp_path}/progress")
+    assert (code, started) == (93, 5), text
+
+
+@pytest.mark.parametrize("words, script, starts, code", [
+    (("--restart-policy=exit:7:stop", "--max-restarts=5"), "seven", 1, 93),
+    (("--restart-policy=SystemExit:stop,exit:7:restart", "--max-restarts=2"), "seven", 3, 1),
+    (("--restart-budget=2/1h",), "seven", 3, 1),
+    (("--restart-budget=5/1h", "--max-restarts=1"), "seven", 2, 1),
+    (("--restart-policy=signal:SIGSEGV:stop", "--max-restarts=5"), "segv", 1, 93),
+    (("--restart-policy=default",), "seven", 1, 1),
+    (("--restart-policy=default",), "well", 1, 0),
+])
+def test_rules_and_codes(tmp_path, words, script, starts, code):
+    got, text, started = run(tmp_path, script, "--standalone", "--exit-codes=cause", *words)
+    assert (got, started) == (code, starts), text
+
+
+def test_file_and_report(tmp_path):
+    (tmp_path / "rules").write_text("# what this site wants\nexit:7:free  # flaky node\n\nany:stop\n")
+    SCRIPTS["flaky"] = "raise SystemExit(7 if len(open(os.environ['WHERE'] + '/starts0').read()) < 4 else 9)\n"
+    code, text, started = run(tmp_path, "flaky", "--standalone", f"--restart-policy={tmp_path}/rules", "--report=r.json",
+                              "--restart-backoff=50ms..1s")
+    assert (code, started) == (1, 4), text
+    report = json.loads((tmp_path / "r.json").read_text())
+    fits(report, "report")
+    assert [r["decided"] for r in report["restart_causes"]] == ["free"] * 3
+    assert all(r["rule"] == "exit:7:free" and r["restart"] == 0 for r in report["restart_causes"])
+    assert report["verdict"]["decided"] == "rule" and report["verdict"]["rule"] == "any:stop"
+    waits = [r["wait_us"] for r in report["restart_causes"]]
+    assert 50_000 <= waits[0] <= waits[1] * 1.01 <= waits[2] * 1.02 and waits[2] <= 200_000, waits
+
+
+def test_print_config_explains(tmp_path):
+    done = subprocess.run([MUSTER, "run", "--print-config", "--restart-policy=oom:stop", "--restart-budget=5/1h",
+                           "--exit-codes=cause", "x.py"], capture_output=True, text=True, timeout=60, env=environment())
+    config = json.loads(done.stdout)["config"]
+    assert config["restart_policy"][0] == "oom:stop - the job ends"
+    assert "node:free - restarted, not counted" in config["restart_policy"]
+    assert config["restart_policy"][-1] == "anything else - restarted, and counted, at most 5/1h"
+    assert config["exit_codes"] == "cause"
+
+
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_two_nodes(tmp_path, backend):
+    """One place decides for both nodes; on static each does, and says so. The other node's policy differs: it is told."""
+    (tmp_path / "train.py").write_text(
+        COUNT + "import time\nif os.environ['RANK'] == '1': raise ValueError('bad shard')\ntime.sleep(100)\n")
+    port = free_port()
+    where = {"c10d": ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=policy"),
+             "static": ("--master-addr=127.0.0.1", f"--master-port={port}")}[backend]
+    jobs = []
+    try:
+        for i in range(2):
+            own = (f"--rdzv-conf=is_host={1 - i}",) if backend == "c10d" else (f"--node-rank={i}",)
+            policy = "default" if i == 0 else "default,oom:stop"
+            jobs.append(Job(tmp_path, f"n{i}", "--nnodes=2", "--max-restarts=100", "--exit-codes=cause",
+                            "--local-addr=127.0.0.1", f"--restart-policy={policy}", *where, *own, "train.py",
+                            env={"WHERE": str(tmp_path)}))
+        codes = [job.wait() for job in jobs]
+        assert codes == [93, 93], [job.text() for job in jobs]
+        assert len((tmp_path / "starts1").read_text()) == 3
+        for job in jobs:
+            assert "as in the two attempts before, without progress in between: not restarted" in job.text()
+        alone = "each node decides about restarts for itself"
+        assert [alone in job.text() for job in jobs] == [backend == "static"] * 2
+        assert ("but the node that hosts the job decides, with default" in jobs[1].text()) == (backend == "c10d")
+        assert "hosts the job decides" not in jobs[0].text()
+    finally:
+        for job in jobs:
+            job.end()
+
+
+def test_backoff_is_shown_and_ends_with_a_signal(tmp_path):
+    """While it waits, `muster status` says so; SIGTERM ends the wait."""
+    SCRIPTS["late"] = "raise SystemExit(7)\n"
+    (tmp_path / "train.py").write_text(COUNT + SCRIPTS["late"])
+    job = Job(tmp_path, "out", "--standalone", "--restart-budget=3/1h", "--restart-backoff=300s..300s", "train.py",
+              env={"WHERE": str(tmp_path), "TMPDIR": str(tmp_path)})
+    try:
+        job.until("Restart 1, in 300.0 s; 2 left of 3/1h")
+        done = subprocess.run([MUSTER, "status"], capture_output=True, text=True, timeout=60,
+                              env=environment(TMPDIR=str(tmp_path)))
+        assert re.search(r"back-off: the next attempt begins in \d+\.\d s", done.stdout), done.stdout + done.stderr
+        os.kill(job.pid, signal.SIGTERM)
+        assert job.wait() == 1
+        assert len((tmp_path / "starts0").read_text()) == 1
+    finally:
+        job.end()
+
+
+def test_a_lost_node_is_worth_another_try(tmp_path):
+    """min 2: the agent of the other node is killed, and the job cannot go on."""
+    (tmp_path / "train.py").write_text(COUNT + "import time\ntime.sleep(100)\n")
+    port = free_port()
+    jobs = []
+    try:
+        for i in range(2):
+            jobs.append(Job(tmp_path, f"n{i}", "--nnodes=2", "--exit-codes=cause", "--restart-policy=node:stop",
+                            "--local-addr=127.0.0.1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+                            "--rdzv-id=lost", f"--rdzv-conf=is_host={1 - i}", "train.py", env={"WHERE": str(tmp_path)}))
+        jobs[0].until(lambda _: (tmp_path / "starts0").exists() and (tmp_path / "starts1").exists())
+        os.kill(jobs[1].pid, signal.SIGKILL)
+        assert jobs[0].wait() == 75, jobs[0].text()
+        assert "(exit code 75)" in jobs[0].text()
+    finally:
+        for job in jobs:
+            job.end()
+
+
+def test_a_hang_has_a_code(tmp_path):
+    SCRIPTS["hangs"] = "import threading\nthreading.Event().wait()\n"
+    code, text, started = run(tmp_path, "hangs", "--standalone", "--exit-codes=cause", "--hang=1s:stop")
+    assert (code, started) == (124, 1), text
+
+
+
+POD = """
+set -e
+mount -t tmpfs none {pod}
+cp -a /dev/null /dev/zero /dev/random /dev/urandom {pod}/
+: > {pod}/termination-log
+mount --move {pod} /dev
+cd {where}
+status=0
+{muster} run --standalone --failure=short --exit-codes=cause train.py || status=$?
+cat /dev/termination-log > {where}/told
+exit $status
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs namespaces of its own")
+def test_the_verdict_of_a_pod(tmp_path):
+    """As PID 1 the verdict is also where Kubernetes looks for it."""
+    (tmp_path / "train.py").write_text("import no_such_module\n")
+    (tmp_path / "pod").mkdir()
+    script = POD.format(pod=tmp_path / "pod", where=tmp_path, muster=MUSTER)
+    # The shell is PID 1 of one namespace, and muster that of one below it.
+    inner = script.replace(f"{MUSTER} run", f"unshare --pid --fork --mount-proc {MUSTER} run")
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", inner], capture_output=True, text=True, timeout=120,
+                          env=environment())
+    assert done.returncode == 93, done.stderr
+    told = (tmp_path / "told").read_text()
+    assert told.startswith("muster: the job failed: rank 0 on ") and told in done.stderr, told + done.stderr
