@@ -90,6 +90,15 @@ struct run_policy {
     struct buf text; /* of a decision: what entries point to */
 };
 
+/* Of the node that serves the store, else of the first one. */
+struct run_budget {
+    int64_t max_restarts;
+    bool known;                        /* the next two as well */
+    const struct record_peer *decider; /* borrowed: that node */
+    struct run_policy *policy;         /* owned; NULL: max_restarts alone counts */
+    bool policies;                     /* some node was given one */
+};
+
 enum round_end { ROUND_OPEN, ROUND_ENDED, ROUND_SUCCEEDED };
 
 struct recorder {
@@ -100,15 +109,11 @@ struct recorder {
     struct record_peer **nodes; /* owned, as is each */
     size_t count, size;
     uint32_t next_number;
-    int64_t max_restarts; /* of the node that serves the store, else of the first one */
-    bool has_budget;      /* max_restarts is known, and policy, from the same node: */
-    const struct record_peer *decider; /* borrowed */
-    struct run_policy *policy;         /* owned; NULL: --max-restarts alone counts */
-    bool policies;                     /* some node was given one */
-    size_t agents;                     /* nodes that are here, without observers */
-    size_t free_slots;                 /* of observers that are gone */
-    size_t unannounced;                /* nodes that are in no NODES entry yet, */
-    size_t announced; /* and the index before which there is none of them */
+    struct run_budget budget; /* of restarts */
+    size_t agents;            /* nodes that are here, without observers */
+    size_t free_slots;        /* of observers that are gone */
+    size_t unannounced;       /* nodes that are in no NODES entry yet, */
+    size_t announced;         /* and the index before which there is none of them */
     struct record_peer
         *host;             /* borrowed; the last that said that it serves the store */
     uint64_t known_number; /* the highest number of an entry that any agent knows */
@@ -178,13 +183,13 @@ struct recorder *recorder_new(struct span run_id, struct sessions *sessions,
 
 static void policy_free(struct recorder *h)
 {
-    if (!h->policy)
+    if (!h->budget.policy)
         return;
-    policy_fini(&h->policy->set);
-    policy_history_fini(&h->policy->past);
-    buf_fini(&h->policy->text);
-    mem_free(h->policy);
-    h->policy = NULL;
+    policy_fini(&h->budget.policy->set);
+    policy_history_fini(&h->budget.policy->past);
+    buf_fini(&h->budget.policy->text);
+    mem_free(h->budget.policy);
+    h->budget.policy = NULL;
 }
 
 static void node_fini(struct record_peer *n)
@@ -585,11 +590,11 @@ static void tell_policies(struct recorder *h, struct run_fx *fx)
 {
     struct buf ours, b;
 
-    if (!h->policies)
+    if (!h->budget.policies)
         return;
     buf_init(&ours, POLICY_TEXT_MAX);
     buf_init(&b, RECORD_TEXT_MAX);
-    if (h->policy && policy_print(&ours, &h->policy->set) < 0)
+    if (h->budget.policy && policy_print(&ours, &h->budget.policy->set) < 0)
         fx->no_memory = true;
     (void)buf_u8(&ours, 0);
     for (size_t i = 0; i < h->count && !buf_error(&ours); i++) {
@@ -839,16 +844,16 @@ static void decide(struct recorder *h, struct run_fx *fx, struct record_entry *e
 
     f.progress = made_progress(h, e->round);
     f.used = h->record.restarts;
-    f.allowed = h->max_restarts;
+    f.allowed = h->budget.max_restarts;
     f.now_us = h->now.mono_us;
-    if (policy_decide(&h->policy->set, &h->policy->past, &f, &d) < 0) {
+    if (policy_decide(&h->budget.policy->set, &h->budget.policy->past, &f, &d) < 0) {
         fx->no_memory = true;
         return;
     }
     e->kind = d.action == POLICY_STOP ? RECORD_VERDICT : RECORD_RESTART;
     e->total = f.allowed;
     e->count = MIN_OF(f.used + (d.action == POLICY_RESTART), RECORD_NUMBER_MAX);
-    cause_decided(e, &h->policy->set, &d, &h->policy->text);
+    cause_decided(e, &h->budget.policy->set, &d, &h->budget.policy->text);
 }
 
 /* Called when all nodes have reported, their time is up, or one of them is in the next
@@ -881,7 +886,7 @@ static void judge(struct recorder *h, struct run_fx *fx)
     end_round(h, fx, h->end.round, e.cause);
     e.round = h->end.round;
     e.number = 0;
-    const int64_t total = h->end.own_budget ? h->end.total : h->max_restarts;
+    const int64_t total = h->end.own_budget ? h->end.total : h->budget.max_restarts;
     const int64_t used = h->end.own_budget ? h->end.used : h->record.restarts;
     if (h->end.own_budget && e.reason) /* That node has decided for itself. */
         counts = e.reason != POLICY_BY_FREE;
@@ -891,7 +896,8 @@ static void judge(struct recorder *h, struct run_fx *fx)
     e.total = total;
     e.count =
         e.kind == RECORD_RESTART ? MIN_OF(used + counts, RECORD_NUMBER_MAX) : used;
-    if (h->policy && !h->end.own_budget && !h->end.stop && e.cause != CAUSE_MEMBERSHIP)
+    if (h->budget.policy && !h->end.own_budget && !h->end.stop &&
+        e.cause != CAUSE_MEMBERSHIP)
         decide(h, fx, &e);
     emit(h, fx, &e);
     for (size_t i = 0; i < h->count; i++)
@@ -952,7 +958,7 @@ static void begin_ending(struct recorder *h, struct run_fx *fx,
     h->end.total = f->total;
     h->end.began_us = h->now.mono_us;
     h->end.due_us = h->now.mono_us + RECORDER_JUDGE_US;
-    e.total = own_budget ? f->total : h->max_restarts;
+    e.total = own_budget ? f->total : h->budget.max_restarts;
     e.count = own_budget ? f->count : h->record.restarts;
     /* Either --hang=TIME:stop was given, or the program cannot be executed, which a
      * restart would not change. */
@@ -962,7 +968,7 @@ static void begin_ending(struct recorder *h, struct run_fx *fx,
     /* A failure that only says that a peer is gone may be due to a lost node, or to one
      * that has moved on, and neither is counted as a restart. Code 2 says that this is
      * known only at the end of the round. */
-    e.code = h->policy && !own_budget && !h->end.stop        ? 2
+    e.code = h->budget.policy && !own_budget && !h->end.stop ? 2
              : !h->end.final                                 ? 0
              : (echo || follows_a_move(h, f)) && !own_budget ? 2
                                                              : 1;
@@ -1023,7 +1029,7 @@ static void succeed_if_all_have(struct recorder *h, struct run_fx *fx, int64_t r
         return;
     end_round(h, fx, round, CAUSE_SUCCEEDED);
     e.count = h->record.restarts;
-    e.total = h->max_restarts;
+    e.total = h->budget.max_restarts;
     emit(h, fx, &e);
     h->round.over = ROUND_SUCCEEDED;
 }
@@ -1129,7 +1135,7 @@ static void on_gave_up(struct recorder *h, struct run_fx *fx,
     }
     end_round(h, fx, f->round, e.cause);
     e.count = h->record.restarts;
-    e.total = h->max_restarts;
+    e.total = h->budget.max_restarts;
     emit(h, fx, &e);
 }
 
@@ -1184,11 +1190,11 @@ static void on_offer(struct recorder *h, struct run_fx *fx, const struct run_msg
     run_effect(fx, (struct run_effect){ .kind = RUN_ENTRY, .number = e.number });
     if (record_insert(&h->record, &e) < 0)
         fx->no_memory = true;
-    if (h->policy && e.kind == RECORD_RESTART && e.reason == POLICY_BY_COUNT) {
+    if (h->budget.policy && e.kind == RECORD_RESTART && e.reason == POLICY_BY_COUNT) {
         const int64_t ago =
             MIN_OF(MAX_OF(h->now.wall_us - e.at_us, 0), (int64_t)h->now.mono_us);
 
-        if (policy_note_restart(&h->policy->set, &h->policy->past,
+        if (policy_note_restart(&h->budget.policy->set, &h->budget.policy->past,
                                 h->now.mono_us - (uint64_t)ago) < 0)
             fx->no_memory = true;
     }
@@ -1247,7 +1253,7 @@ static int take_policy(struct recorder *h, struct span text)
         }
     }
     policy_free(h);
-    h->policy = p;
+    h->budget.policy = p;
     return 0;
 }
 
@@ -1287,16 +1293,17 @@ int recorder_hello(struct recorder *h, struct run_session *s, const struct run_m
                                 MIN_OF(m->policy.n, POLICY_TEXT_MAX));
         if (!n->policy)
             return MUSTER_ENOMEM;
-        h->policies = true;
+        h->budget.policies = true;
     }
-    if (!observer && (!h->has_budget || (m->flags & MSG_SERVES && h->decider != n))) {
+    if (!observer &&
+        (!h->budget.known || (m->flags & MSG_SERVES && h->budget.decider != n))) {
         const int took = take_policy(h, m->policy);
 
         if (took < 0)
             return took;
-        h->max_restarts = m->total;
-        h->has_budget = true;
-        h->decider = n;
+        h->budget.max_restarts = m->total;
+        h->budget.known = true;
+        h->budget.decider = n;
     }
     welcome(h, fx, n, m);
     return 0;
@@ -1339,8 +1346,8 @@ static void declare_lost(struct recorder *h, struct run_fx *fx, struct record_pe
     e.rank = n->round >= 0 ? n->first : -1;
     e.pid = n->pid;
     emit(h, fx, &e);
-    if (h->policy && !h->end.active && h->round.over == ROUND_OPEN && !n->own_budget &&
-        in_round(n, h->round.number))
+    if (h->budget.policy && !h->end.active && h->round.over == ROUND_OPEN &&
+        !n->own_budget && in_round(n, h->round.number))
         judge_loss(h, fx, &e);
     if (h->end.active && in_round(n, h->end.round))
         judge_if_all_reported(h, fx);
