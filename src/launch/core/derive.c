@@ -677,16 +677,15 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_machine *machine, struct muster_error *err)
 {
     static const derive_fn steps[] = {
-#include "policy/core/policy.h"
-        check_launch,      choose_backend,        parse_nnodes,
-        check_sizes,       warn_of_unused,        count_workers,
-        check_processes,   apply_omp_rule,        parse_rdzv_conf,
-        set_endpoint,      parse_ranks_filter,    check_logs_specs,
-        parse_streams,     check_log_dir,         set_shutdown_timeout,
-        set_restart_grace, set_log_attempts,      copy_plain_values,
-        parse_hang,        choose_entry,          set_run_id,
-        check_rendezvous,  check_static_endpoint, check_positive,
-        check_hopeless,
+        check_launch,      choose_backend,     parse_nnodes,
+        check_sizes,       warn_of_unused,     count_workers,
+        check_processes,   apply_omp_rule,     parse_rdzv_conf,
+        set_endpoint,      parse_ranks_filter, check_logs_specs,
+        parse_streams,     check_log_dir,      set_shutdown_timeout,
+        set_restart_grace, set_log_attempts,   copy_plain_values,
+        parse_hang,        parse_policy,       choose_entry,
+        set_run_id,        check_rendezvous,   check_static_endpoint,
+        check_positive,    check_hopeless,
     };
     struct deriving d = {
         .c = c, .o = o, .machine = machine, .err = err, .launch = launch
