@@ -79,12 +79,19 @@ static int reserve_events(struct agent *a, struct muster_error *err)
 
 static void agent_feed(struct agent *a, struct agent_core_event ev)
 {
+    const bool restarts = a->core.phase == AGENT_JOINING ||
+                          a->core.outcome == RESTARTS || ev.kind == AGENT_EV_RESTART;
+
     ev.now = now_of(a);
     assert(a->driver->fx.count == 0);
     const int rc = agent_core_step(&a->core, &ev, &a->driver->fx);
 
     assert(rc == 0); /* reserve_events has made room. */
     (void)rc;
+    /* Before the workers are stopped, or when the node asks for another round by
+     * itself. */
+    if (a->core.why == WHY_MEMBERSHIP || (!restarts && a->core.phase == AGENT_JOINING))
+        agent_job_moved(a);
 }
 
 void agent_post(struct agent *a, enum agent_core_event_kind kind, int64_t worker,
@@ -240,8 +247,6 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
     agent_measure(a, fx);
     switch (fx->kind) {
     case AGENT_FX_JOIN:
-        if (a->core.why <= WHY_MEMBERSHIP) /* Also if its workers were done already. */
-            agent_job_moved(a);
         agent_step(a, STEP_RENDEZVOUS);
         agent_end_dialogue(a);
         agent_forget_workers(a);
@@ -269,8 +274,6 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         break;
     case AGENT_FX_SIGNAL:
         agent_step(a, STEP_STOP);
-        if (a->core.why == WHY_MEMBERSHIP)
-            agent_job_moved(a);
         agent_log(a, fx);
         a->workers[fx->worker].signalled_us = clock_now().wall_us;
         guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);
@@ -288,6 +291,9 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         agent_step(a, STEP_OUTPUT);
         agent_steps_over(a);
         agent_watch_off(a);
+        if ((a->core.why == WHY_FAILURE || a->core.why == WHY_PEER) &&
+            a->core.remaining > 0 && a->handler->ops->round_ends)
+            a->handler->ops->round_ends(a->handler);
         logs_drain(a->logs, agent_on_drained, a);
         break;
     case AGENT_FX_JUDGE:

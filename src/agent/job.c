@@ -320,7 +320,10 @@ void agent_job_joined(struct agent *a)
         session_attach_alone(a->job.session,
                              !at.alone && a->config->rdzv.max_nodes > 1);
     session_seat(a->job.session, (int64_t)a->round.round, a->round.rank);
-    session_sync(a->job.session, SYNC_MS, on_synced, a);
+    /* If the round came over the session, so did every entry from before it. */
+    a->job.synced = session_has_seats(a->job.session);
+    if (!a->job.synced)
+        session_sync(a->job.session, SYNC_MS, on_synced, a);
 }
 
 /* A spare has no round yet, and may never have one. All the same it should know what

@@ -144,6 +144,8 @@ struct session {
     struct unacked_list unacked;
     struct run_msg seat, ranks;     /* sent again to a run that comes back, */
     struct run_msg moved, reported; /* as are these */
+    struct run_msg store;           /* likewise: where we serve the workers' store */
+    char *store_host;               /* owned; its text */
     struct buf codes;               /* the bytes of reported */
     uint64_t next_ask;
     struct pending_ask asks[ASKS];
@@ -251,6 +253,8 @@ static void send_unacked(struct session *c, const struct unacked *u)
 /* Repeats what a new run, or one that has come back, has not received. */
 static void repeat_all(struct session *c)
 {
+    if (c->store.kind == MSG_STORE && c->seats.cb)
+        send_msg(c, &c->store);
     if (c->seat.kind == MSG_RANKS)
         send_msg(c, &c->seat);
     if (c->ranks.kind == MSG_RANKS)
@@ -1079,6 +1083,11 @@ uint32_t session_node(const struct session *c)
     return c->node;
 }
 
+bool session_has_seats(const struct session *c)
+{
+    return c->seats.cb != NULL;
+}
+
 bool session_shared(const struct session *c)
 {
     return c->state == SESSION_UP;
@@ -1316,6 +1325,7 @@ static void on_all_closed(void *ctx)
     buf_fini(&c->inbox);
     buf_fini(&c->codes);
     mem_free(c->at_host);
+    mem_free(c->store_host);
     mem_free(c->run_id);
     mem_free(c->host);
     mem_free(c->addr);
@@ -1464,6 +1474,34 @@ bool seat_session_all_ours(const struct session *c)
 const struct rank_range *seat_session_ranks(const struct session *c)
 {
     return session_core_ranks(c->core);
+}
+
+bool seat_session_ranked(const struct session *c)
+{
+    return session_core_ranked(c->core);
+}
+
+const char *seat_session_store(const struct session *c, uint16_t *port)
+{
+    return session_core_store(c->core, port);
+}
+
+int seat_session_serve(struct session *c, uint64_t round, const char *host,
+                       uint16_t port)
+{
+    char *copy = mem_strdup(host);
+
+    if (!copy)
+        return MUSTER_ENOMEM;
+    mem_free(c->store_host);
+    c->store_host = copy;
+    c->store = (struct run_msg){ .kind = MSG_STORE,
+                                 .round = (int64_t)round,
+                                 .where = span_str(copy),
+                                 .port = port };
+    if (is_up(c))
+        send_msg(c, &c->store);
+    return 0;
 }
 
 uint64_t seat_session_fence_due(const struct session *c)

@@ -81,6 +81,9 @@ const struct record *session_record(const struct session *c);
 uint32_t session_node(const struct session *c); /* our number; 0: not known yet */
 bool session_shared(const struct session *c);   /* UP: other nodes hear us */
 
+/* The rounds of the rendezvous come over this session, too. */
+bool session_has_seats(const struct session *c);
+
 /* Publishes an entry: it comes back by on_entry with its number, time and node. at_us
  * is by our own wall clock (0: now) and is translated. The entry is kept, and sent
  * again, while the coordinator is away; MUSTER_EFULL if too many are kept, or

@@ -373,10 +373,18 @@ static void dynamic_timer(struct handler_base *s)
 
 /* ---- The round just joined: its store, and where its workers find theirs ---- */
 
+/* Whether the run waits to hear from us where the workers' store is. */
+static bool gives_address(const struct dynamic_handler *d)
+{
+    return d->round.rank == 0 && d->round.world_size > 1 && d->member &&
+           seat_session_ranked(d->member);
+}
+
 static void on_master(void *ctx, enum rdzv_master_end end, const char *addr,
                       uint16_t port, const struct muster_error *err)
 {
     struct dynamic_handler *d = ctx;
+    uint16_t told;
 
     switch (end) {
     case RDZV_MASTER_FAILED:
@@ -388,7 +396,11 @@ static void on_master(void *ctx, enum rdzv_master_end end, const char *addr,
     case RDZV_MASTER_KNOWN:
         d->round.master_addr = addr;
         d->round.master_port = port;
-        handler_feed_error(&d->base, LIFE_ADDRESS, NULL);
+        if (gives_address(d) && (seat_session_store(d->member, &told), told != port) &&
+            seat_session_serve(d->member, d->round.round, addr, port) < 0)
+            handler_no_memory(&d->base);
+        else
+            handler_feed_error(&d->base, LIFE_ADDRESS, NULL);
         return;
     }
 }
@@ -435,6 +447,11 @@ static void find_master(struct dynamic_handler *d)
                                    .wipe = no_worker_yet(),
                                    .store = d->store };
     struct muster_error err;
+
+    if (d->member && seat_session_ranked(d->member)) {
+        job.told = true;
+        job.told_host = seat_session_store(d->member, &job.told_port);
+    }
 
     if (!d->member) {
         job.members = rdzv_participants(d->core, &job.count);
@@ -811,6 +828,17 @@ static void wipe_worker_store(struct rdzv_handler *h)
                 writing by now. */
 }
 
+static void round_ends(struct rdzv_handler *h)
+{
+    const struct dynamic_handler *d = of_handler(h);
+    const uint16_t port =
+        gives_address(d) && !is_over(d) ? rdzv_master_prepare(d->master) : 0;
+
+    if (port) /* Without memory for the message all join, as if somebody were lost. */
+        (void)seat_session_serve(d->member, d->round.round + 1, d->round.master_addr,
+                                 port);
+}
+
 static uint64_t worker_writes(const struct rdzv_handler *h)
 {
     return rdzv_master_writes(of_handler(h)->master);
@@ -836,6 +864,7 @@ const struct rdzv_handler_ops dynamic_ops = {
     .torch_nodes = torch_nodes,
     .spares = spares,
     .own_addr = own_addr,
+    .round_ends = round_ends,
     .wipe_worker_store = wipe_worker_store,
     .worker_writes = worker_writes,
     .first_write_ms = first_write_ms,

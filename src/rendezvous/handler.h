@@ -94,6 +94,10 @@ struct rdzv_handler_ops {
     /* The names of the spares, where nodes read them from the shared state and the job
      * session need not know them: a list as in core/progress.h. May be NULL. */
     void (*spares)(const struct rdzv_handler *h, char *to);
+    /* A worker has failed, and the workers of this node are gone: all may begin again
+     * where they are, so what the next round needs of this node can be made ready. May
+     * be NULL. */
+    void (*round_ends)(struct rdzv_handler *h);
     void (*set_closed)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);
     /* Leaves without closing the run: gives our place up. */
     void (*leave)(struct rdzv_handler *h, rdzv_done_cb cb, void *ctx);

@@ -32,6 +32,7 @@ struct rdzv_master {
     struct store_server *server; /* owned; how long it lives: see master_addr_moves() */
     /* owned; the last round's server, until there is a new one */
     struct store_server *old;
+    struct store_server *next;      /* owned; the next round's, opened ahead */
     bool announced;                 /* other nodes have been told of the server */
     struct store_server_stats past; /* totals of servers that are closed */
     struct async_store *probe;      /* owned */
@@ -91,20 +92,33 @@ static void close_server(struct rdzv_master *m, struct store_server **s)
     *s = NULL;
 }
 
-static void serve(struct rdzv_master *m)
+static int open_server(struct rdzv_master *m, struct store_server **out,
+                       struct muster_error *err)
 {
     struct store_server_opts opts;
+    int rc;
+
+    store_server_opts_init(&opts);
+    opts.extension = &run_extension;
+    opts.bind = bind_address_text(&m->listen_at);
+    opts.auth = m->auth;
+    opts.log = m->log;
+    rc = store_server_open(m->loop, &opts, out, err);
+    if (rc == 0)
+        bind_address_log(m->log, "the workers' store", store_server_address(*out),
+                         &m->listen_at);
+    return rc;
+}
+
+static void serve(struct rdzv_master *m)
+{
     struct muster_error err = { 0 };
 
     if (!m->server) {
-        store_server_opts_init(&opts);
-        opts.extension = &run_extension;
-        opts.bind = bind_address_text(&m->listen_at);
-        opts.auth = m->auth;
-        opts.log = m->log;
-        if (store_server_open(m->loop, &opts, &m->server, &err) == 0)
-            bind_address_log(m->log, "the workers' store",
-                             store_server_address(m->server), &m->listen_at);
+        m->server = m->next;
+        m->next = NULL;
+        if (!m->server)
+            (void)open_server(m, &m->server, &err);
         close_server(m, &m->old);
     }
     dialogue_driver_answer(m->dialogue, err.code,
@@ -126,7 +140,7 @@ static void find_address_and_serve(struct rdzv_master *m)
                                   .host = m->core.addr,
                                   .many = m->many };
 
-    if (m->server)
+    if (m->server || m->next)
         serve(m);
     else
         bind_address_find(m->loop, &ask, master_on_bind_address, m, &m->binding);
@@ -221,6 +235,8 @@ static void replace_or_wipe_server(struct rdzv_master *m,
     } else if (m->server && job->wipe) {
         store_server_wipe(m->server);
     }
+    if (job->rank != 0)
+        close_server(m, &m->next);
     m->announced |= !job->alone;
 }
 
@@ -233,6 +249,10 @@ int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
     m->core.all_read = job->all_read;
     m->core.members = job->members;
     m->core.count = job->count;
+    m->core.told = job->told;
+    m->core.told_at.port = job->told_port;
+    (void)snprintf(m->core.told_at.host, sizeof m->core.told_at.host, "%s",
+                   job->told_host ? job->told_host : "");
     master_addr_reset(&m->core);
     replace_or_wipe_server(m, job);
     m->cb = cb;
@@ -240,6 +260,16 @@ int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
     m->store = job->store;
     return dialogue_driver_open(job->store, &m->core.dialogue, master_addr_step,
                                 master_on_fx, m, &m->dialogue, err);
+}
+
+uint16_t rdzv_master_prepare(struct rdzv_master *m)
+{
+    struct muster_error err;
+
+    if (!m->server || m->dialogue || !m->announced || !master_addr_moves(&m->core) ||
+        (!m->next && open_server(m, &m->next, &err) < 0))
+        return 0; /* Then it is opened when its round has come. */
+    return store_server_port(m->next);
 }
 
 void rdzv_master_set_addr(struct rdzv_master *m, const char *addr)
@@ -308,6 +338,7 @@ void rdzv_master_close(struct rdzv_master *m, void (*cb)(void *ctx), void *ctx)
     rdzv_master_cancel(m);
     close_server(m, &m->old);
     close_server(m, &m->server);
+    close_server(m, &m->next);
     master_release(m);
 }
 

@@ -25,9 +25,12 @@ struct rdzv_master_opts {
 struct rdzv_master_job {
     uint64_t round;
     int64_t rank;
-    bool all_read;                   /* no node of the round remembers an address */
-    bool alone;                      /* there is no other node in it */
-    bool wipe;                       /* no worker of this round has started yet */
+    bool all_read; /* no node of the round remembers an address */
+    bool alone;    /* there is no other node in it */
+    bool wipe;     /* no worker of this round has started yet */
+    bool told; /* the run passes the address on; to the others than rank 0: this one */
+    const char *told_host; /* copied */
+    uint16_t told_port;
     const struct rdzv_node *members; /* borrowed until the callback; in rank order */
     size_t count;
     struct async_store *store; /* without prefix; borrowed until the callback */
@@ -53,6 +56,10 @@ void rdzv_master_set_addr(struct rdzv_master *m, const char *addr);
 int rdzv_master_start(struct rdzv_master *m, const struct rdzv_master_job *job,
                       rdzv_master_cb cb, void *ctx, struct muster_error *err);
 void rdzv_master_cancel(struct rdzv_master *m);
+
+/* Opens the server of the next round ahead, if each round has one of its own and we
+ * serve the current one. Its port, or 0. */
+uint16_t rdzv_master_prepare(struct rdzv_master *m);
 
 /* Whether a job is under way; *by_ms is its deadline. False for NULL. */
 bool rdzv_master_waits(const struct rdzv_master *m, uint64_t *by_ms);

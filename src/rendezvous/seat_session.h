@@ -66,6 +66,16 @@ bool seat_session_all_ours(const struct session *s);
  * else NULL. Borrowed until the next one. */
 const struct rank_range *seat_session_ranks(const struct session *s);
 
+/* Whether the run gives out ranks in that round, and so the address of the workers'
+ * store; that address, borrowed until the next round, if *port is not 0. */
+bool seat_session_ranked(const struct session *s);
+const char *seat_session_store(const struct session *s, uint16_t *port);
+
+/* Tells the run where we serve the workers' store of a round, as its rank 0; and again
+ * if the run comes back. host is copied. 0, or MUSTER_ENOMEM. */
+int seat_session_serve(struct session *s, uint64_t round, const char *host,
+                       uint16_t port);
+
 /* Until when, by mono_ms, our last sign of life keeps the host from dropping us, with
  * some time to spare (core/fence.h). After that, the news comes. MONO_NEVER: it has
  * come, or we are in no round. */

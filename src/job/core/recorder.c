@@ -99,6 +99,14 @@ struct run_budget {
     bool policies;                     /* some node was given one */
 };
 
+struct record_phases {
+    int64_t round;    /* -1: none yet */
+    int64_t reported; /* nodes that have sent all of theirs */
+    bool done;        /* the entry was made; later times get an entry of their own */
+    uint64_t due_us;
+    struct phase_times times;
+};
+
 enum round_end { ROUND_OPEN, ROUND_ENDED, ROUND_SUCCEEDED };
 
 struct recorder {
@@ -137,13 +145,7 @@ struct recorder {
         uint64_t due_us, began_us;
         struct judge_list failures;
     } end;
-    struct {
-        int64_t round;    /* -1: none yet */
-        int64_t reported; /* nodes that have sent all of theirs */
-        bool done; /* the entry was made; later times get an entry of their own */
-        uint64_t due_us;
-        struct phase_times times;
-    } phases;
+    struct record_phases phases;
     uint32_t last_peer; /* the sender of SYNC with MSG_LAST */
     uint64_t last_seq;  /* of that; 0: nobody waits to be the last one */
     struct record_ask asks[RECORDER_ASKS];
@@ -152,6 +154,8 @@ struct recorder {
     struct run_now now;
     int64_t wall_ahead_us; /* of mono_us, as of the last step outside a judgement */
     uint64_t known_before; /* record.last before the step */
+    int64_t restarts;      /* see recorder_restarts() */
+    int64_t seated;        /* the last round of the rendezvous, if the run knows it */
 };
 
 /* ---- new and free ---- */
@@ -221,6 +225,11 @@ void recorder_free(struct recorder *h)
     record_fini(&h->record);
     buf_fini(&h->text);
     mem_free(h);
+}
+
+int64_t recorder_restarts(const struct recorder *h)
+{
+    return h->restarts;
 }
 
 bool recorder_succeeded(const struct recorder *h)
@@ -856,6 +865,18 @@ static void decide(struct recorder *h, struct run_fx *fx, struct record_entry *e
     cause_decided(e, &h->budget.policy->set, &d, &h->budget.policy->text);
 }
 
+/* Whether every node of the round that ends is here, and has no workers any more. */
+static bool all_are_here(const struct recorder *h)
+{
+    for (size_t i = 0; i < h->count; i++) {
+        const struct record_peer *n = h->nodes[i];
+
+        if (in_round(n, h->end.round) && (!n->reported || n->moved || !n->here))
+            return false;
+    }
+    return h->end.round == h->round.number && h->round.have >= h->round.expected;
+}
+
 /* Called when all nodes have reported, their time is up, or one of them is in the next
  * round. */
 static void judge(struct recorder *h, struct run_fx *fx)
@@ -900,6 +921,8 @@ static void judge(struct recorder *h, struct run_fx *fx)
         e.cause != CAUSE_MEMBERSHIP)
         decide(h, fx, &e);
     emit(h, fx, &e);
+    if (e.kind == RECORD_RESTART && !h->end.own_budget && all_are_here(h))
+        h->restarts = h->end.round;
     for (size_t i = 0; i < h->count; i++)
         if (h->nodes[i]->number == h->end.node) {
             h->nodes[i]->judged = true;
@@ -1001,12 +1024,20 @@ static void on_failed(struct recorder *h, struct run_fx *fx,
         (n->judged || f->at_us + f->unsure_us <= n->judged_us))
         return;
     if (!h->end.active && !own_budget &&
-        (f->round < h->round.number || (h->round.over && f->round == h->round.number)))
+        (f->round < MAX_OF(h->round.number, h->seated) ||
+         (h->round.over && f->round == h->round.number)))
         return; /* That round was judged, or the job went on without this node. */
     if (!h->end.active)
         begin_ending(h, fx, f, own_budget);
     if (judge_list_keep(&h->end.failures, f) < 0)
         fx->no_memory = true;
+}
+
+void recorder_seated(struct recorder *h, int64_t round, struct run_fx *fx)
+{
+    h->seated = round;
+    if (h->end.active && h->end.round < round)
+        judge(h, fx);
 }
 
 static void succeed_if_all_have(struct recorder *h, struct run_fx *fx, int64_t round)
@@ -1721,6 +1752,7 @@ void recorder_begin_step(struct recorder *h, struct run_now now)
         h->wall_ahead_us = now.wall_us - (int64_t)now.mono_us;
     h->now.wall_us = (int64_t)now.mono_us + h->wall_ahead_us;
     h->known_before = h->record.last;
+    h->restarts = -1;
 }
 
 void recorder_end_step(struct recorder *h)

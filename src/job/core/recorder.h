@@ -56,6 +56,14 @@ void recorder_timer(struct recorder *h, struct run_fx *fx);
 /* When to call recorder_timer(), by mono_us; MONO_NEVER if nothing is due. */
 uint64_t recorder_deadline(const struct recorder *h);
 
+/* The rendezvous has a new round: what has failed before it is judged now, and what is
+ * told of earlier rounds after it does not count. */
+void recorder_seated(struct recorder *h, int64_t round, struct run_fx *fx);
+
+/* The round for which this step has granted a restart, if all of its nodes are here and
+ * their workers gone; else -1. */
+int64_t recorder_restarts(const struct recorder *h);
+
 bool recorder_succeeded(const struct recorder *h); /* all of the job's work is done */
 const struct record *recorder_record(const struct recorder *h);
 

@@ -12,6 +12,7 @@ struct run {
     struct sessions sessions;
     struct seats *seats;       /* owned; NULL until a node of ours asks for a seat */
     struct recorder *recorder; /* owned; NULL until a node tells or asks something */
+    struct run_fx *fx;         /* of the step under way */
 };
 
 struct run *run_new(struct span run_id, const struct log *log)
@@ -124,13 +125,28 @@ static void refuse(struct run_fx *fx, uint32_t peer, int code, const char *text)
                  .kind = MSG_REFUSED, .code = code, .text = span_str(fx->text) });
 }
 
+static void on_round(void *ctx, int64_t round)
+{
+    const struct run *r = ctx;
+
+    if (r->recorder)
+        recorder_seated(r->recorder, round, r->fx);
+}
+
+static int make_seats(struct run *r)
+{
+    if (!r->seats)
+        r->seats = seats_new(span_str(r->run_id), &r->sessions, r->log);
+    if (!r->seats || seats_prepare(r->seats) < 0)
+        return MUSTER_ENOMEM;
+    seats_on_round(r->seats, on_round, r);
+    return 0;
+}
+
 static int make_parts(struct run *r, const struct run_event *ev)
 {
-    if (ev->msg->flags & MSG_SEATS && !r->seats) {
-        r->seats = seats_new(span_str(r->run_id), &r->sessions, r->log);
-        if (!r->seats || seats_prepare(r->seats) < 0)
-            return MUSTER_ENOMEM;
-    }
+    if (ev->msg->flags & MSG_SEATS && !r->seats && make_seats(r) < 0)
+        return MUSTER_ENOMEM;
     if (ev->msg->flags & MSG_RECORD && !r->recorder) {
         r->recorder = recorder_new(span_str(r->run_id), &r->sessions, r->log);
         if (!r->recorder)
@@ -282,9 +298,7 @@ static int take(struct run *r, const struct run_event *ev, struct run_fx *fx,
         on_gone(r, ev, fx);
         return 0;
     case RUN_SEEN:
-        if (!r->seats)
-            r->seats = seats_new(span_str(r->run_id), &r->sessions, r->log);
-        return r->seats && seats_prepare(r->seats) == 0
+        return make_seats(r) == 0
                    ? seats_seen(r->seats, ev->value, seats_now(ev), fx, err)
                    : MUSTER_ENOMEM;
     case RUN_TIMER:
@@ -300,6 +314,7 @@ int run_step(struct run *r, const struct run_event *ev, struct run_fx *fx,
     struct muster_error mine;
     int rc = r->seats ? seats_prepare(r->seats) : 0;
 
+    r->fx = fx;
     fx->count = 0;
     fx->no_memory = false;
     if (r->recorder)
@@ -307,6 +322,8 @@ int run_step(struct run *r, const struct run_event *ev, struct run_fx *fx,
     if (rc == 0)
         rc = take(r, ev, fx, err ? err : &mine);
     drop_sessions(r, ev, fx);
+    if (r->seats && r->recorder && recorder_restarts(r->recorder) >= 0)
+        seats_restart(r->seats, recorder_restarts(r->recorder), fx);
     if (rc == MUSTER_ENOMEM || fx->no_memory)
         return err_nomem(err);
     if (r->recorder)

@@ -15,18 +15,22 @@
  * Who sends what. The first message of a connection is HELLO: which run and which node
  * it is, and which parts it wants (MSG_SEATS, MSG_RECORD). It is answered by WELCOME or
  * REFUSED.
- *   seats     JOIN, LEAVE, CLOSE; answered by JOINED, REFUSED, LEFT, and told GATHERED
- *             and NEWS
+ *   seats     JOIN, LEAVE, CLOSE, STORE; answered by JOINED, REFUSED, LEFT, and told
+ *             GATHERED and NEWS
  *   recorder  PUBLISH, RANKS, REPORTED, MOVED, PHASE, ASK, ANSWER, SYNC, BYE; told each
  *             ENTRY of the record
  *   either    BEAT, a sign of life every few seconds, answered by PING, which is
  *             answered by a BEAT with the node's clocks
  *
  * The life of a run. Nodes come (HELLO) and ask for a place (JOIN). When enough have
- * come, all are told their ranks: they are seated, and not yet started, until each has
- * told the record its workers' ranks (RANKS). A worker that fails is published and
- * judged once for the round (judge.h), and one RESTART or VERDICT follows. A node that
- * asks for the next round ends the current one for all. CLOSE ends the run.
+ * come they are seated, and not yet started: rank 0 is told, opens the workers' store,
+ * and says where it is (STORE); then the others are told, with that address. Where
+ * torchrun's nodes or torch's agents are among them, all are told at once, and agree on
+ * ranks and address through the store. A worker that fails is published and judged once
+ * for the round (judge.h), and one RESTART or VERDICT follows. If all members live and
+ * nobody else wants to come, the next round begins with the RESTART, without a question
+ * (seats_restart); else each asks for it. A node that asks for the next round ends the
+ * current one for all. CLOSE ends the run.
  *
  * What a loss does: sessions.h decides it. The record names the node first, in a LOST
  * entry; then its place is given away and the members of the round are told, so that

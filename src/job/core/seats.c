@@ -68,6 +68,7 @@ void seats_close_run(struct seats *c, struct run_fx *fx)
     struct seat_node *next;
 
     c->state.closed = true;
+    c->held = false;
     if (c->closed_round < 0)
         c->closed_round = c->state.round;
     c->last_call_by_ms = MONO_NEVER;
@@ -105,12 +106,20 @@ static bool outdated(const struct seats *c, const struct seat_node *node)
     return node->member && rdzv_count(&c->state, RDZV_PLACES) != c->world;
 }
 
-static int on_join(struct seats *c, struct seat_node *node, struct run_fx *fx,
-                   int64_t number, struct now now)
+/* The node has not heard yet that the round after its last one has begun for it, since
+ * all members began again where they were. */
+static bool unaware(const struct seats *c, const struct seat_node *node, int64_t round)
 {
-    struct participant *m;
+    return node->member && c->state.complete && round < c->state.round;
+}
 
-    if ((repeated(node, number) || node->request) && !outdated(c, node)) {
+static int on_join(struct seats *c, struct seat_node *node, struct run_fx *fx,
+                   const struct run_msg *m, struct now now)
+{
+    struct participant *me;
+
+    if ((repeated(node, m->count) || node->request || unaware(c, node, m->round)) &&
+        !outdated(c, node)) {
         if (node->member)
             seats_notify_rank(c, fx, node);
         /* What the others have been told since. Before the rank it would be ignored. */
@@ -120,16 +129,16 @@ static int on_join(struct seats *c, struct seat_node *node, struct run_fx *fx,
         return 0;
     }
     if (c->state.closed) {
-        node->joins = number;
+        node->joins = m->count;
         refuse_closed(c, fx, node);
         return 0;
     }
-    m = rdzv_state_put(&c->state, &node->node, RDZV_BEATS);
-    if (!m)
+    me = rdzv_state_put(&c->state, &node->node, RDZV_BEATS);
+    if (!me)
         return MUSTER_ENOMEM;
-    node->joins = number;
+    node->joins = m->count;
     node->ends = false;
-    m->beat_us = now.wall_us;
+    me->beat_us = now.wall_us;
     c->touched = true;
     node->member = node->spare = false;
     seats_request_begin(c, node);
@@ -138,7 +147,7 @@ static int on_join(struct seats *c, struct seat_node *node, struct run_fx *fx,
         c->staying++;
         return 0;
     }
-    seats_move_on(c, m);
+    seats_move_on(c, me);
     seats_seat_one(c, fx, node, now);
     seats_settle(c, fx, now);
     return 0;
@@ -164,8 +173,9 @@ static void on_leave(struct seats *c, struct seat_node *node, struct run_fx *fx,
 /* ---- HELLO: the node is new, or comes back within its grace, or knew this run under a
  * host that is no more ---- */
 
-#define MAX_GRACE_MS 60000u
-#define AWAY_MOST    65536u
+#define MAX_GRACE_MS   60000u
+#define AWAY_MOST      65536u
+#define STORE_HOST_MAX 1024u
 
 /* The node is in a round that these seats do not know, so the host was restarted
  * while the run went on. The nodes of the round come back one by one, and those that
@@ -221,8 +231,8 @@ static bool can_resume(const struct seats *c, const struct run_msg *m)
 
 /* Tells a node that was away what it must know. If the run has ended meanwhile, the
  * node may still have been in the world that ended it. */
-static void notify_state(struct seats *c, struct run_fx *fx,
-                         const struct seat_node *node, const struct run_msg *m)
+static void notify_state(struct seats *c, struct run_fx *fx, struct seat_node *node,
+                         const struct run_msg *m)
 {
     static const char evicted[] = "the others went on while this node was away";
     const struct participant *seat = rdzv_state_find(&c->state, &node->node);
@@ -231,8 +241,10 @@ static void notify_state(struct seats *c, struct run_fx *fx,
         if (m->world > 0 && m->round < c->closed_round)
             seats_news(fx, node, WIRE_EVICTED, 0, evicted);
         seats_news(fx, node, WIRE_CLOSED, 0, "");
-    } else if (m->world > 0 && !(rdzv_in(seat, RDZV_PLACES) && c->state.complete &&
-                                 c->state.round == m->round))
+    } else if (m->world > 0 && unaware(c, node, m->round) && !outdated(c, node))
+        seats_notify_rank(c, fx, node);
+    else if (m->world > 0 && !(rdzv_in(seat, RDZV_PLACES) && c->state.complete &&
+                               c->state.round == m->round))
         seats_news(fx, node, WIRE_EVICTED, 0, evicted);
     else if (node->member && c->losses)
         seats_news(fx, node, WIRE_LOST, 0, "a node was lost while this one was away");
@@ -467,11 +479,18 @@ bool seats_message(struct seats *c, struct seat_node *node, const struct run_msg
 {
     switch (m->kind) {
     case MSG_JOIN:
-        if (on_join(c, node, fx, m->count, now) < 0)
+        if (on_join(c, node, fx, m, now) < 0)
             fx->no_memory = true;
         return true;
     case MSG_LEAVE:
         on_leave(c, node, fx, now);
+        return true;
+    case MSG_STORE:
+        if (m->where.n == 0 || m->where.n > STORE_HOST_MAX || m->port == 0)
+            run_drop(fx, node->session->peer,
+                     "STORE without an address, or a long one");
+        else if (seats_store(c, fx, node, m, now) < 0)
+            fx->no_memory = true;
         return true;
     case MSG_CLOSE:
         node->ends = true;
@@ -500,6 +519,7 @@ void seats_check(const struct seats *c)
     assert(c->staying <= c->nodes.count);
     assert(!c->requests.first == !c->requests.last);
     assert(!c->all.first == (c->nodes.count == 0));
+    assert(!c->held || (c->state.complete && c->ranked));
     (void)c;
 }
 
@@ -544,8 +564,16 @@ void seats_free(struct seats *c)
     rdzv_state_fini(&c->state);
     buf_fini(&c->settings_text);
     buf_fini(&c->view);
+    for (size_t i = 0; i < ARRAY_LEN(c->stores); i++)
+        mem_free(c->stores[i].host);
     mem_free(c->run_id);
     mem_free(c);
+}
+
+void seats_on_round(struct seats *c, void (*cb)(void *ctx, int64_t round), void *ctx)
+{
+    c->on_round = cb;
+    c->on_round_ctx = ctx;
 }
 
 size_t seats_nodes(const struct seats *c)

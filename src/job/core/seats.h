@@ -56,6 +56,14 @@ uint64_t seats_gone(struct seats *c, struct seat_node *node, bool hung_up,
                     struct now now, struct run_fx *fx);
 void seats_lost(struct seats *c, struct seat_node *node, struct now now,
                 struct run_fx *fx);
+/* Calls cb whenever a round is complete, before its nodes are told. */
+void seats_on_round(struct seats *c, void (*cb)(void *ctx, int64_t round), void *ctx);
+
+/* All nodes of the round have ended their workers after a failure, and a restart has
+ * been granted. If nothing else has changed, each is told JOINED for the next round,
+ * without asking, with the seat that it has; else they have to ask. */
+void seats_restart(struct seats *c, int64_t round, struct run_fx *fx);
+
 void seats_timer(struct seats *c, struct now now, struct run_fx *fx);
 /* A torchrun node has replaced the state: base64 of a pickle, or torch's "no state".
  * One that cannot be read returns MUSTER_ESTATE and changes nothing: the host keeps its

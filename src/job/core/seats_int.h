@@ -46,6 +46,14 @@ struct seat_node_list {
     struct seat_node *first, *last;
 };
 
+/* Where the workers of a round find their store: rank 0 says it, and the others are
+ * told when they are told their ranks. */
+struct seat_store {
+    const struct seat_node *by; /* borrowed; NULL: nobody has said it */
+    int64_t round, port;
+    char *host; /* owned */
+};
+
 struct seats {
     char *run_id; /* owned */
     const struct log *log;
@@ -73,6 +81,14 @@ struct seats {
     int64_t resume_world;
     /* no node of the round is torchrun's */
     bool all_ours;
+    bool ranked; /* nor torch's agent: the run gives out the workers' ranks */
+    /* Seated, not yet started: rank 0 alone knows that the round is complete, and the
+     * others are told once it has said where the workers' store is. If one of them goes
+     * before that, there is no such round for the rest. */
+    bool held;
+    void (*on_round)(void *ctx, int64_t round); /* may be NULL */
+    void *on_round_ctx;
+    struct seat_store stores[2]; /* of this round and of the next, by round % 2 */
     int64_t closed_round; /* the round in which the run was closed; -1: it is open */
     /* until then torchrun's nodes may not have seen the round */
     uint64_t settled_by_ms;
@@ -124,6 +140,9 @@ void seats_notify_members(struct seats *c, struct run_fx *fx, enum wire_news wha
 void seats_forget_waiting(struct seats *c);
 void seats_notify_gathered(struct seats *c, struct run_fx *fx, struct now now);
 void seats_notify_joined(struct seats *c, struct run_fx *fx);
+/* The node says where it serves the workers' store. 0, or MUSTER_ENOMEM. */
+int seats_store(struct seats *c, struct run_fx *fx, struct seat_node *node,
+                const struct run_msg *m, struct now now);
 void seats_begin_last_call(struct seats *c, struct now now); /* if there are enough */
 
 /* Tells a node that it is a spare, or no longer one, if it does not know yet: the JOIN

@@ -42,6 +42,9 @@ void seat_node_remove(struct seats *c, struct seat_node *node)
     struct run_session *const s = node->session;
 
     seats_request_end(c, node);
+    for (size_t i = 0; i < ARRAY_LEN(c->stores); i++)
+        if (c->stores[i].by == node)
+            c->stores[i].by = NULL;
     LIST_REMOVE(&c->all, node, prev, next);
     map_remove(&c->nodes, &node->link);
     mem_free(node->role);

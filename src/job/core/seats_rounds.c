@@ -46,7 +46,7 @@ static void seats_notify_waiting(struct seats *c, struct run_fx *fx)
     const size_t count = full(c) ? 0 : rdzv_count(&c->state, RDZV_WAITS);
     const int64_t now = count == 0 ? 0 : c->moved_on ? WIRE_MEMBER_WAITS : 1;
 
-    if (c->waiting_notified == now)
+    if (c->waiting_notified == now || c->held)
         return;
     c->waiting_notified = now;
     seats_notify_members(c, fx, WIRE_WAITING, c->moved_on ? now : (int64_t)count, "");
@@ -59,9 +59,21 @@ void seats_forget_waiting(struct seats *c)
     c->moved_on = false;
 }
 
+/* What rank 0 has said of the workers' store of a round, or NULL. */
+static const struct seat_store *store_of(const struct seats *c, int64_t round)
+{
+    const struct seat_store *const s = &c->stores[round % 2];
+
+    return c->ranked && s->by && s->round == round && c->rank0 &&
+                   seats_find(c, &c->rank0->node) == s->by
+               ? s
+               : NULL;
+}
+
 void seats_notify_rank(struct seats *c, struct run_fx *fx, struct seat_node *node)
 {
     const struct participant *m = rdzv_state_find(&c->state, &node->node);
+    const struct seat_store *store = store_of(c, c->state.round);
 
     assert(c->state.complete && rdzv_in(m, RDZV_PLACES));
     seats_request_end(c, node);
@@ -78,12 +90,14 @@ void seats_notify_rank(struct seats *c, struct run_fx *fx, struct seat_node *nod
                    .local_id = c->rank0 ? c->rank0->node.local_id : 0,
                    .count = c->all_ours ? WIRE_ALL_OURS : (int64_t)c->torch_nodes,
                    .ranks = node->ranks,
+                   .where = span_str(store ? store->host : ""),
+                   .port = store ? store->port : 0,
                });
 }
 
 /* The ranks of all workers, if every agent of the round has said how many it has: then
  * they need not agree on them through the store. */
-static void assign_ranks(struct seats *c, struct run_fx *fx)
+static bool assign_ranks(struct seats *c, struct run_fx *fx)
 {
     const size_t count = c->world;
     struct role_info *infos = mem_calloc(count, sizeof *infos);
@@ -109,15 +123,31 @@ static void assign_ranks(struct seats *c, struct run_fx *fx)
         if (node)
             node->ranks = ranges[m->rank];
     }
+    all = all && infos && ranges;
     mem_free(infos);
     mem_free(ranges);
+    return all;
+}
+
+/* Tells the nodes of the complete round that are not to wait for rank 0. */
+static void notify_ranks(struct seats *c, struct run_fx *fx)
+{
+    struct seat_node *next;
+
+    for (struct seat_node *node = c->requests.first; node; node = next) {
+        const struct participant *m = rdzv_state_find(&c->state, &node->node);
+
+        next = node->request_next;
+        if (rdzv_in(m, RDZV_PLACES) && (!c->held || m == c->rank0))
+            seats_notify_rank(c, fx, node);
+    }
 }
 
 void seats_notify_joined(struct seats *c, struct run_fx *fx)
 {
-    struct seat_node *next;
-
     assert(c->state.complete);
+    if (c->on_round)
+        c->on_round(c->on_round_ctx, c->state.round);
     c->world = rdzv_count(&c->state, RDZV_PLACES);
     c->rank0 = NULL;
     c->all_ours = true;
@@ -129,12 +159,60 @@ void seats_notify_joined(struct seats *c, struct run_fx *fx)
             c->rank0 = m;
         c->all_ours &= node != NULL;
     }
-    assign_ranks(c, fx);
-    for (struct seat_node *node = c->requests.first; node; node = next) {
-        next = node->request_next;
-        if (rdzv_in(rdzv_state_find(&c->state, &node->node), RDZV_PLACES))
+    c->ranked = assign_ranks(c, fx);
+    c->held = c->ranked && c->world > 1 && !store_of(c, c->state.round);
+    notify_ranks(c, fx);
+}
+
+int seats_store(struct seats *c, struct run_fx *fx, struct seat_node *node,
+                const struct run_msg *m, struct now now)
+{
+    struct seat_store *const s = &c->stores[m->round % 2];
+    char *host;
+
+    /* Of an earlier round, after a reconnect; or the node is not rank 0 any more. */
+    if (!c->rank0 || seats_find(c, &c->rank0->node) != node ||
+        m->round < c->state.round || m->round > c->state.round + 1)
+        return 0;
+    host = mem_strndup((const char *)m->where.p, m->where.n);
+    if (!host)
+        return MUSTER_ENOMEM;
+    mem_free(s->host);
+    *s = (struct seat_store){ node, m->round, m->port, host };
+    if (!c->held || !store_of(c, c->state.round))
+        return 0;
+    c->held = false;
+    notify_ranks(c, fx);
+    seats_settle(c, fx, now);
+    return 0;
+}
+
+/* Whether every member lives and nobody else wants to come, so that the next round can
+ * be the same as this one. */
+static bool nothing_has_changed(const struct seats *c)
+{
+    for (const struct seat_node *node = c->all.first; node; node = node->next)
+        if (node->member && !run_session_is_open(node->session))
+            return false;
+    return c->state.complete && !c->state.closed && c->ranked && !c->held &&
+           rdzv_count(&c->state, RDZV_PLACES) == c->world &&
+           rdzv_count(&c->state, RDZV_WAITS) == 0 && c->state.round < RDZV_MAX_ROUND &&
+           !c->settings.last_call_always;
+}
+
+void seats_restart(struct seats *c, int64_t round, struct run_fx *fx)
+{
+    if (round != c->state.round || !nothing_has_changed(c) || !store_of(c, round + 1))
+        return;
+    c->state.round++;
+    c->dirty = true;
+    c->departures = c->losses = 0;
+    log_line(c->log, LOG_INFO, AT_RENDEZVOUS,
+             "rendezvous '%s': round %lld begins with the same %zu nodes", c->run_id,
+             (long long)c->state.round, c->world);
+    for (struct seat_node *node = c->all.first; node; node = node->next)
+        if (node->member)
             seats_notify_rank(c, fx, node);
-    }
 }
 
 static void complete(struct seats *c, struct run_fx *fx, struct now now)
@@ -339,6 +417,23 @@ void seats_settle(struct seats *c, struct run_fx *fx, struct now now)
     seats_notify_waiting(c, fx);
 }
 
+static void seats_leave_place(struct seats *c, struct participant *m);
+
+/* One of them is gone before the round began: those that have not been told of it ask
+ * for the next one. */
+static void release_held(struct seats *c)
+{
+    c->held = false;
+    for (const struct seat_node *node = c->requests.first; node;
+         node = node->request_next) {
+        struct participant *m = rdzv_state_find(&c->state, &node->node);
+
+        if (m)
+            seats_move_on(c, m);
+    }
+    c->reseat = true;
+}
+
 static void seats_leave_place(struct seats *c, struct participant *m)
 {
     struct rdzv_state *s = &c->state;
@@ -349,6 +444,8 @@ static void seats_leave_place(struct seats *c, struct participant *m)
     rdzv_state_drop(s, m, RDZV_PLACES);
     rdzv_places_removed(s, &c->settings);
     c->dirty = true;
+    if (c->held)
+        release_held(c);
     if (was_complete && !s->complete) {
         seats_forget_waiting(c);
         c->resume_by_ms = MONO_NEVER;

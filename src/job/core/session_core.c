@@ -45,6 +45,7 @@ struct session_core {
     int64_t leaves_unanswered; /* LEAVEs sent on this connection that are unanswered */
     bool leave_pending; /* the host has not had our LEAVE and may hold our place */
     bool member;
+    bool granted; /* the next round has begun, and our JOIN is answered by it at once */
     int64_t round, rank, world;
     int64_t waiting;
     int64_t gathered; /* how many have a place in the round that we wait for */
@@ -56,7 +57,9 @@ struct session_core {
     int64_t rank0_pid, rank0_local_id;
     int64_t torch_nodes;
     bool all_ours;
-    struct rank_range ranks; /* of our workers in the round last JOINED, if told */
+    struct rank_range ranks; /* of our workers in the round last JOINED, if told; */
+    char where[SESSION_WHERE_MAX + 1]; /* their store, */
+    uint16_t port;                     /* 0: not told */
     char text[1200];
 };
 
@@ -170,6 +173,11 @@ static void core_send_leave(struct session_core *me, struct session_fx *fx)
     core_send(fx, (struct run_msg){ .kind = MSG_LEAVE });
 }
 
+static struct run_msg join_msg(const struct session_core *me)
+{
+    return (struct run_msg){ .kind = MSG_JOIN, .count = me->joins, .round = me->round };
+}
+
 /* Sends everything that has no answer yet, in an order that makes sense to the host. */
 static void core_send_again(struct session_core *me, struct session_fx *fx)
 {
@@ -178,7 +186,7 @@ static void core_send_again(struct session_core *me, struct session_fx *fx)
     if (me->close.on)
         core_send(fx, (struct run_msg){ .kind = MSG_CLOSE });
     if (me->join.on)
-        core_send(fx, (struct run_msg){ .kind = MSG_JOIN, .count = me->joins });
+        core_send(fx, join_msg(me));
 }
 
 static void core_up(struct session_core *me, struct session_fx *fx, struct now now)
@@ -222,23 +230,33 @@ static void core_down(struct session_core *me, const struct session_event *ev,
 
 /* ---- what the host says ---- */
 
+static void notify_joined(struct session_core *me, struct session_fx *fx)
+{
+    me->granted = false;
+    core_notify(fx, (struct rdzv_effect){ .kind = RDZV_FX_JOINED,
+                                          .round = me->round,
+                                          .rank = me->rank,
+                                          .world = me->world });
+}
+
 static void on_joined(struct session_core *me, struct session_fx *fx,
                       const struct run_msg *m)
 {
-    if (!me->join.on)
-        return; /* We gave up meanwhile; a LEAVE tells the host. */
+    char text[120];
+
+    /* We gave up meanwhile, and a LEAVE tells the host; or we know it already. */
+    if (!me->join.on && !(me->member && m->round > me->round))
+        return;
     if (m->world < 1 || m->rank < 0 || m->rank >= m->world ||
-        m->addr.n > RDZV_MAX_ADDR) {
-        (void)snprintf(me->text, sizeof me->text,
+        m->addr.n > RDZV_MAX_ADDR || m->where.n > SESSION_WHERE_MAX) {
+        (void)snprintf(text, sizeof text,
                        "the host sent rank %" PRId64 " of %" PRId64
                        " nodes, which is impossible",
                        m->rank, m->world);
-        me->join.on = false;
-        core_notify(fx, (struct rdzv_effect){ .kind = RDZV_FX_REFUSED,
-                                              .code = MUSTER_EPROTO,
-                                              .text = me->text });
+        core_refused(me, fx, MUSTER_EPROTO, span_str(text));
         return;
     }
+    me->granted = !me->join.on;
     me->join.on = false;
     me->member = true;
     me->waiting = 0;
@@ -253,10 +271,12 @@ static void on_joined(struct session_core *me, struct session_fx *fx,
     me->torch_nodes = MAX_OF(m->count, 0);
     me->all_ours = m->count == WIRE_ALL_OURS;
     me->ranks = m->ranks;
-    core_notify(fx, (struct rdzv_effect){ .kind = RDZV_FX_JOINED,
-                                          .round = m->round,
-                                          .rank = m->rank,
-                                          .world = m->world });
+    if (m->where.n)
+        memcpy(me->where, m->where.p, m->where.n);
+    me->where[m->where.n] = '\0';
+    me->port = m->where.n ? (uint16_t)m->port : 0;
+    if (!me->granted)
+        notify_joined(me, fx);
 }
 
 static void core_on_closed(struct session_core *me, struct session_fx *fx)
@@ -312,6 +332,9 @@ static bool is_stale(const struct session_core *me, const struct run_msg *m)
 static void on_news(struct session_core *me, struct session_fx *fx,
                     const struct run_msg *m, struct now now)
 {
+    /* The round that we are to begin in is over before we have: ask for another. */
+    if (m->what == WIRE_LOST || (m->what == WIRE_WAITING && m->count > 0))
+        me->granted = false;
     switch ((enum wire_news)m->what) {
     case WIRE_CLOSED:
         core_on_closed(me, fx);
@@ -482,8 +505,11 @@ static void forgive_absence(struct session_core *me, struct now now)
     me->heard_ms = MIN_OF(me->heard_ms + late_ms, now.mono_ms);
     if (me->away_ms != MONO_NEVER)
         me->away_ms = MIN_OF(me->away_ms + late_ms, now.mono_ms);
-    if (me->join.by_ms != MONO_NEVER)
-        me->join.by_ms += late_ms;
+    if (me->join.by_ms != MONO_NEVER) { /* It may have begun after we were back. */
+        const uint64_t began_ms = me->join.by_ms - me->cfg.settings.join_ms;
+
+        me->join.by_ms += MIN_OF(late_ms, now.mono_ms - MIN_OF(began_ms, now.mono_ms));
+    }
     fence_absent(&me->fence, now.mono_ms);
     log_line(me->cfg.log, LOG_WARN, AT_RENDEZVOUS,
              "this process has been away for %.1f s (stopped, suspended or starved); "
@@ -580,14 +606,16 @@ static void core_on_request(struct session_core *me, const struct session_event 
 {
     const struct rdzv_settings *s = &me->cfg.settings;
 
-    if (ev->request == RDZV_EV_JOIN) {
+    if (ev->request == RDZV_EV_JOIN && me->granted && me->member) {
+        notify_joined(me, fx);
+    } else if (ev->request == RDZV_EV_JOIN) {
+        me->granted = false;
         me->member = false;
         me->joins++;
         me->gathered = 0;
         me->names[0] = me->missing[0] = '\0';
         me->start_by_ms = MONO_NEVER;
-        begin(me, fx, &me->join, s->join_ms,
-              (struct run_msg){ .kind = MSG_JOIN, .count = me->joins }, ev->now);
+        begin(me, fx, &me->join, s->join_ms, join_msg(me), ev->now);
     } else if (ev->request == RDZV_EV_CLOSE) {
         begin(me, fx, &me->close, s->close_ms, (struct run_msg){ .kind = MSG_CLOSE },
               ev->now);
@@ -711,6 +739,17 @@ const struct rank_range *session_core_ranks(const struct session_core *me)
                    r->base_role_rank <= r->role_world_size - nproc
                ? r
                : NULL;
+}
+
+bool session_core_ranked(const struct session_core *me)
+{
+    return me->ranks.world_size > 0 && (me->rank == 0 || me->port != 0);
+}
+
+const char *session_core_store(const struct session_core *me, uint16_t *port)
+{
+    *port = me->port;
+    return me->where;
 }
 
 struct run_msg *session_core_hello(struct session_core *me)

@@ -83,7 +83,8 @@ struct session_effect {
     struct rdzv_effect notice; /* likewise */
 };
 
-#define SESSION_FX_MAX 8
+#define SESSION_FX_MAX    8
+#define SESSION_WHERE_MAX 1024u /* bytes of the address of the workers' store */
 
 struct session_fx {
     struct session_effect at[SESSION_FX_MAX];
@@ -104,6 +105,12 @@ uint64_t session_core_fence_due(const struct session_core *me);
 /* The ranks of our workers in that round; NULL: the run does not know them, and the
  * agents have to agree on them. Borrowed until the next JOINED. */
 const struct rank_range *session_core_ranks(const struct session_core *me);
+
+/* Whether the run gives out the workers' ranks in that round; then it tells where their
+ * store is, too, and rank 0 has to say so first. */
+bool session_core_ranked(const struct session_core *me);
+/* Where that store is, borrowed until the next JOINED; *port 0: not told. */
+const char *session_core_store(const struct session_core *me, uint16_t *port);
 
 /* What the next HELLO says for the record; the owner may change it. */
 struct run_msg *session_core_hello(struct session_core *me);

@@ -37,6 +37,7 @@ enum {
     RUN_ID,
     HOST,
     WHERE,
+    PORT,
     ADDR,
     SETTINGS,
     POLICY,
@@ -79,6 +80,7 @@ static const struct field fields[] = {
     TEXT_OF(RUN_ID, run_id),
     TEXT_OF(HOST, host),
     TEXT_OF(WHERE, where),
+    RANGED(PORT, port, 0, UINT16_MAX),
     TEXT_OF(ADDR, addr),
     TEXT_OF(SETTINGS, settings),
     TEXT_OF(POLICY, policy),
@@ -94,7 +96,7 @@ static const uint8_t layout[MSG_KIND_COUNT][24] = {
     [MSG_HELLO] = { RUN_ID,    FLAGS, NONCE, HOST, WHERE,    PID,      NPROC,
                     VALUE,     NODE,  TOTAL, ADDR, LOCAL_ID, SETTINGS, ORDER,
                     ORDER_KEY, GRACE, ROUND, RANK, WORLD,    NAME,     POLICY },
-    [MSG_JOIN] = { COUNT },
+    [MSG_JOIN] = { COUNT, ROUND },
     [MSG_BEAT] = { SEQ, MONO, WALL },
     [MSG_PUBLISH] = { SEQ, MONO, WALL, BYTES },
     [MSG_OFFER] = { BYTES },
@@ -107,7 +109,7 @@ static const uint8_t layout[MSG_KIND_COUNT][24] = {
     [MSG_SYNC] = { SEQ, FLAGS },
     [MSG_WELCOME] = { NODE, VALUE, FLAGS },
     [MSG_JOINED] = { ROUND, RANK, WORLD, ADDR, PID, LOCAL_ID, COUNT, BASE_RANK,
-                     ALL_RANKS, BASE_ROLE_RANK, ALL_ROLE_RANKS },
+                     ALL_RANKS, BASE_ROLE_RANK, ALL_ROLE_RANKS, WHERE, PORT },
     [MSG_GATHERED] = { COUNT, GRACE, TEXT, ADDR },
     [MSG_REFUSED] = { CODE, TEXT },
     [MSG_NEWS] = { WHAT, COUNT, TEXT, ROUND, RANK },
@@ -117,6 +119,7 @@ static const uint8_t layout[MSG_KIND_COUNT][24] = {
     [MSG_ANSWERED] = { SEQ, FLAGS, NODE, HOST, BYTES },
     [MSG_PING] = { SEQ, MONO },
     [MSG_SYNCED] = { SEQ },
+    [MSG_STORE] = { ROUND, WHERE, PORT },
 };
 
 static const char *const names[] = {

@@ -43,7 +43,7 @@
 #define MSG_KINDS(X)                                                                   \
     X(NONE)                                                                            \
     X(HELLO)    /* who I am, which run, what I want of it, where I was */              \
-    X(JOIN)     /* I want the next round and leave mine; count: my n-th JOIN */        \
+    X(JOIN)     /* I want the round after mine, and leave it; count: my n-th JOIN */   \
     X(LEAVE)    /* I hand my seat back */                                              \
     X(CLOSE)    /* the run is over for everybody */                                    \
     X(BYE)      /* I want no more of the record: my end is not a loss */               \
@@ -59,7 +59,8 @@
     X(ANSWER)   /* to the question seq */                                              \
     X(SYNC)     /* answer SYNCED once I have every entry so far */                     \
     X(WELCOME)  /* your HELLO is accepted; your number is node */                      \
-    X(JOINED)   /* the round is complete: your rank, the world, who is rank 0 */       \
+    X(JOINED)   /* the round is complete: your rank, the world, who is rank 0, where   \
+                   the workers find their store */                                     \
     X(GATHERED) /* how many nodes, and which, have a place in your round so far */     \
     X(REFUSED)  /* the JOIN or HELLO is over: code, text */                            \
     X(LEFT)     /* answers LEAVE */                                                    \
@@ -69,7 +70,8 @@
     X(QUESTION) /* somebody's ASK: send me your ANSWER */                              \
     X(ANSWERED) /* by node, to your question seq; flags: enum msg_flag */              \
     X(PING)     /* answer BEAT with this seq, and your clocks */                       \
-    X(SYNCED)
+    X(SYNCED)                                                                          \
+    X(STORE) /* node to run: as rank 0 I serve the workers' store of this round */
 
 enum msg_kind {
 #define MSG_KIND_ENUM(name) MSG_##name,
@@ -125,7 +127,7 @@ struct run_msg {
     /* HELLO: how long to wait for the node after its connection broke; GATHERED: until
      * the round starts without the rest, or MONO_NEVER */
     uint64_t grace_ms;
-    int64_t round; /* of the kind; HELLO: the last one, or -1 */
+    int64_t round; /* of the kind; HELLO, JOIN: the last one, or -1 */
     int64_t rank;  /* HELLO, JOINED, NEWS: of the node; RANKS: the first; PHASE */
     int64_t world; /* JOINED; HELLO: 0 if the node is no longer in that round */
     int64_t count; /* RANKS: how many ranks, or -1: only the seat is told; REPORTED: how
@@ -138,9 +140,11 @@ struct run_msg {
     int32_t code;             /* REFUSED: a MUSTER_E code */
     struct span run_id;       /* HELLO */
     struct span host;         /* HELLO: the machine's name; ANSWERED */
-    struct span where;        /* HELLO: the machine's address, or empty */
-    struct span addr;         /* HELLO: our name among the seats, with pid and local_id;
-                                 JOINED: who is rank 0; GATHERED: which nodes are missing */
+    struct span where; /* HELLO: the machine's address; STORE, JOINED: of the workers'
+                          store; or empty */
+    int64_t port;      /* STORE, JOINED: likewise */
+    struct span addr;  /* HELLO: our name among the seats, with pid and local_id;
+                          JOINED: who is rank 0; GATHERED: which nodes are missing */
     struct span settings; /* HELLO, with MSG_SEATS: as rdzv_settings_print has them */
     struct span policy;   /* HELLO: as policy_print has it; empty: none */
     struct rank_range ranks; /* JOINED: of the receiver's workers; a world of 0: the

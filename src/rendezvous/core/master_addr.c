@@ -129,7 +129,7 @@ static int add_keys(struct buf *list, const struct master_addr *m, uint64_t roun
 
 int master_addr_old_keys(const struct master_addr *m, struct buf *list)
 {
-    if (m->rank != 0 || m->round <= MASTER_MAX_BACK)
+    if (m->rank != 0 || m->told || m->round <= MASTER_MAX_BACK)
         return 0;
     return add_keys(list, m, m->round - MASTER_MAX_BACK - 1, false);
 }
@@ -241,6 +241,11 @@ static int begin(struct master_addr *m, struct now now, struct dialogue_fx *fx)
 {
     const bool known = m->known.host[0] != '\0';
 
+    if (m->rank != 0 && m->told) {
+        take(m, &m->told_at);
+        fx->kind = DIALOGUE_DONE;
+        return 0;
+    }
     if (m->rank != 0 && m->share && !m->all_read && known &&
         owner_is(m, &m->members[0])) {
         fx->kind =
@@ -322,7 +327,7 @@ static int on_probed(struct master_addr *m, const struct dialogue_event *ev,
     if (ev->status < 0)
         return look_back(m, m->back, ev->now, fx);
     take(m, &m->found);
-    if (m->rank != 0) {
+    if (m->rank != 0 || m->told) {
         fx->kind = DIALOGUE_DONE;
         return 0;
     }
@@ -347,6 +352,10 @@ static int on_served(struct master_addr *m, const struct dialogue_event *ev,
     if (m->share)
         m->served_port = own.port;
     take(m, &own);
+    if (m->told) {
+        fx->kind = DIALOGUE_DONE;
+        return 0;
+    }
     rc = ask_publish(m, ev->now, fx);
     if (rc < 0)
         *m = before;

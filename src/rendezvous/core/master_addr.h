@@ -65,6 +65,10 @@ struct master_addr {
     uint64_t round;
     int64_t rank;
     bool all_read; /* no node in it remembers addresses, as torchrun's do */
+    /* The run passes the address on: nothing is published or read. Rank 0 serves, and
+     * the others have been told it. */
+    bool told;
+    struct master_address told_at;
     /* borrowed until the machine ends; in rank order, or rank 0 alone */
     const struct rdzv_node *members;
     size_t count;
@@ -74,8 +78,7 @@ struct master_addr {
     struct master_address found; /* the address found there, which is being probed */
 };
 
-/* Begins a new round. The caller sets round, rank, all_read, members and count before.
- */
+/* Begins a new round. The caller sets what is about this round before. */
 void master_addr_reset(struct master_addr *m);
 
 /* Whether each round needs a new server. */

@@ -120,8 +120,13 @@ static struct run_msg hello_of(struct world *w, uint32_t node)
 
 static int join(struct world *w, uint32_t peer)
 {
-    return say(w, peer,
-               (struct run_msg){ .kind = MSG_JOIN, .count = ++w->joins[peer] });
+    const bool joined = w->got[peer][MSG_JOINED];
+
+    return say(
+        w, peer,
+        (struct run_msg){ .kind = MSG_JOIN,
+                          .count = ++w->joins[peer],
+                          .round = joined ? w->last[peer][MSG_JOINED].round : -1 });
 }
 
 static void hello_join(struct world *w, uint32_t peer)
@@ -162,6 +167,224 @@ static void alive(struct world *w, uint32_t peers)
 {
     for (uint32_t p = 0; p < peers; p++)
         (void)say(w, p, (struct run_msg){ .kind = MSG_BEAT });
+}
+
+static void pass_beating(struct world *w, int seconds, uint32_t peers)
+{
+    for (int i = 0; i < seconds; i++) {
+        pass(w, 1000);
+        alive(w, peers);
+    }
+}
+
+static void serve_store(struct world *w, uint32_t peer, int64_t round)
+{
+    assert_int_equal(say(w, peer,
+                         (struct run_msg){ .kind = MSG_STORE,
+                                           .round = round,
+                                           .where = span_str("node0"),
+                                           .port = 4000 + round }),
+                     0);
+}
+
+/* An agent, with one worker. */
+static struct run_msg agent_of(struct world *w, uint32_t node)
+{
+    struct run_msg m = hello_of(w, node);
+
+    m.flags |= MSG_RECORD;
+    m.nproc = 1;
+    m.total = 5;
+    return m;
+}
+
+static void agents_join(struct world *w, uint32_t count)
+{
+    for (uint32_t p = 0; p < count; p++) {
+        assert_int_equal(say(w, p, agent_of(w, p)), 0);
+        assert_int_equal(join(w, p), 0);
+    }
+}
+
+static void begin_work(struct world *w, uint32_t count, int64_t round)
+{
+    for (uint32_t p = 0; p < count; p++)
+        assert_int_equal(say(w, p,
+                             (struct run_msg){ .kind = MSG_RANKS,
+                                               .round = round,
+                                               .rank = p,
+                                               .count = 1,
+                                               .total = count,
+                                               .seat_round = -1 }),
+                         0);
+}
+
+static void fail_worker(struct world *w, uint32_t peer, int64_t round)
+{
+    const struct record_entry e = { .kind = RECORD_FAILED,
+                                    .cause = CAUSE_EXIT,
+                                    .round = round,
+                                    .rank = peer,
+                                    .code = 1 };
+    struct buf b;
+
+    buf_init(&b, WIRE_MAX);
+    assert_int_equal(record_entry_encode(&b, &e), 0);
+    assert_int_equal(say(w, peer,
+                         (struct run_msg){ .kind = MSG_PUBLISH,
+                                           .seq = (uint64_t)round + 1,
+                                           .bytes = buf_span(&b) }),
+                     0);
+    buf_fini(&b);
+}
+
+static void report(struct world *w, uint32_t peer, int64_t round, int64_t failed)
+{
+    assert_int_equal(
+        say(w, peer,
+            (struct run_msg){ .kind = MSG_REPORTED, .round = round, .count = failed }),
+        0);
+}
+
+/* A worker fails while all nodes live. */
+static void a_restart_is_not_a_rendezvous(void **state)
+{
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    agents_join(&w, 2);
+    for (int64_t round = 0; round < 3; round++) {
+        serve_store(&w, 0, round); /* In later rounds it has said so already. */
+        for (uint32_t p = 0; p < 2; p++) {
+            const struct run_msg m = w.last[p][MSG_JOINED];
+
+            assert_int_equal(w.got[p][MSG_JOINED], round + 1);
+            assert_int_equal(m.round, round);
+            assert_int_equal(m.rank, p);
+            assert_int_equal(m.ranks.base_rank, p);
+            if (p || round)
+                assert_int_equal(m.port, 4000 + round);
+        }
+        begin_work(&w, 2, round);
+        fail_worker(&w, 1, round);
+        report(&w, 1, round, 1);
+        serve_store(&w, 0, round + 1);
+        report(&w, 0, round, 0);
+    }
+    assert_int_equal(seats_round(run_seats(w.run)), 3);
+    world_fini(&w);
+}
+
+enum change {
+    NO_STORE,   /* rank 0 does not serve ahead */
+    NEWCOMER,   /* a node waits */
+    AWAY,       /* a member's connection is broken */
+    LOST,       /* a member is lost */
+    NOT_GONE,   /* the workers of one are not gone when time is up */
+    TORCH_AGENT /* a member does not share the record */
+};
+
+static void otherwise_all_ask_for_the_next_round(void **state)
+{
+    (void)state;
+    for (enum change what = NO_STORE; what <= TORCH_AGENT; what++) {
+        struct world w;
+
+        world_init(&w, 2, 4);
+        for (uint32_t p = 0; p < 3; p++) {
+            const struct run_msg m =
+                what == TORCH_AGENT && p == 2 ? hello_of(&w, p) : agent_of(&w, p);
+
+            assert_int_equal(say(&w, p, m), 0);
+            assert_int_equal(join(&w, p), 0);
+        }
+        pass_beating(&w, 31, 3);
+        serve_store(&w, 0, 0);
+        assert_int_equal(w.last[2][MSG_JOINED].world, 3);
+        begin_work(&w, what == TORCH_AGENT ? 2 : 3, 0);
+        if (what == NEWCOMER)
+            hello_join(&w, 3);
+        fail_worker(&w, 1, 0);
+        if (what != NO_STORE)
+            serve_store(&w, 0, 1);
+        if (what == AWAY || what == LOST)
+            gone(&w, 2);
+        if (what == LOST)
+            pass(&w, 100);
+        report(&w, 0, 0, 0);
+        report(&w, 1, 0, 1);
+        if (what == AWAY || what == NOT_GONE)
+            pass(&w, what == AWAY ? 40 : 2100);
+        else if (what != TORCH_AGENT && what != LOST)
+            report(&w, 2, 0, 0);
+        for (uint32_t p = 0; p < 3; p++)
+            assert_int_equal(w.got[p][MSG_JOINED], 1);
+        world_fini(&w);
+    }
+}
+
+/* A node does not know yet that the next round has begun for it: its JOIN is under way,
+ * or the message was lost with its connection. */
+static void a_node_that_has_not_heard_of_a_restart(void **state)
+{
+    struct run_msg back;
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    agents_join(&w, 2);
+    serve_store(&w, 0, 0);
+    begin_work(&w, 2, 0);
+    fail_worker(&w, 1, 0);
+    serve_store(&w, 0, 1);
+    report(&w, 0, 0, 0);
+    w.joins[0]++;
+    report(&w, 1, 0, 1);
+    assert_int_equal(
+        say(&w, 0, (struct run_msg){ .kind = MSG_JOIN, .count = w.joins[0] }), 0);
+    assert_int_equal(w.got[0][MSG_JOINED], 3);
+    assert_int_equal(w.last[0][MSG_JOINED].round, 1);
+    assert_int_equal(w.got[1][NEWS_WAITING], 0);
+    gone(&w, 1);
+    back = agent_of(&w, 1);
+    back.round = 0;
+    back.rank = 1;
+    back.world = 2;
+    assert_int_equal(say(&w, 5, back), 0);
+    assert_int_equal(w.got[5][NEWS_EVICTED], 0);
+    assert_int_equal(w.last[5][MSG_JOINED].round, 1);
+    assert_int_equal(w.last[5][MSG_JOINED].port, 4001);
+    world_fini(&w);
+}
+
+/* A node is gone after the round is complete, and before the others know it. */
+static void a_round_that_falls_apart_before_it_begins(void **state)
+{
+    (void)state;
+    for (uint32_t lost = 0; lost < 3; lost++) {
+        struct world w;
+
+        world_init(&w, 2, 3);
+        agents_join(&w, 3);
+        assert_int_equal(w.got[0][MSG_JOINED], 1);
+        gone(&w, lost);
+        pass(&w, 100);
+        serve_store(&w, lost == 0 ? 1 : 0, 0);
+        assert_int_equal(w.got[1][MSG_JOINED] + w.got[2][MSG_JOINED], 0);
+        if (lost != 0) {
+            assert_int_equal(w.got[0][NEWS_LOST], 1);
+            assert_int_equal(join(&w, 0), 0);
+        }
+        pass_beating(&w, 31, 3);
+        serve_store(&w, lost == 0 ? 1 : 0, 1);
+        for (uint32_t p = 0; p < 3; p++)
+            if (p != lost) {
+                assert_int_equal(w.last[p][MSG_JOINED].round, 1);
+                assert_int_equal(w.last[p][MSG_JOINED].world, 2);
+            }
+        world_fini(&w);
+    }
 }
 
 static void a_full_round_completes_at_once(void **state)
@@ -210,10 +433,19 @@ static void ranks_of_the_workers(void **state)
             assert_int_equal(say(&w, p, m), 0);
             assert_int_equal(join(&w, p), 0);
         }
+        if (!silent) { /* They wait until rank 0 serves the workers' store. */
+            assert_int_equal(w.got[0][MSG_JOINED], 1);
+            assert_int_equal(w.last[0][MSG_JOINED].where.n, 0);
+            assert_int_equal(w.got[1][MSG_JOINED] + w.got[2][MSG_JOINED], 0);
+            serve_store(&w, 1, 0);
+            assert_int_equal(w.got[1][MSG_JOINED] + w.got[2][MSG_JOINED], 0);
+            serve_store(&w, 0, 0);
+        }
         for (uint32_t p = 0; p < 3; p++) {
             const struct rank_range got = w.last[p][MSG_JOINED].ranks;
 
             assert_int_equal(w.got[p][MSG_JOINED], 1);
+            assert_int_equal(w.last[p][MSG_JOINED].port, silent || p == 0 ? 0 : 4000);
             assert_int_equal(got.base_rank, silent ? 0 : rows[p].ranks.base_rank);
             assert_int_equal(got.world_size, silent ? 0 : rows[p].ranks.world_size);
             assert_int_equal(got.base_role_rank,
@@ -1247,6 +1479,10 @@ int main(void)
         cmocka_unit_test(a_crowd_that_joins_and_vanishes),
         cmocka_unit_test(a_full_round_completes_at_once),
         cmocka_unit_test(ranks_of_the_workers),
+        cmocka_unit_test(a_restart_is_not_a_rendezvous),
+        cmocka_unit_test(otherwise_all_ask_for_the_next_round),
+        cmocka_unit_test(a_node_that_has_not_heard_of_a_restart),
+        cmocka_unit_test(a_round_that_falls_apart_before_it_begins),
         cmocka_unit_test(no_round_after_success),
         cmocka_unit_test(the_last_call_ends_an_elastic_round),
         cmocka_unit_test(later_rounds_do_not_wait_for_strangers),

@@ -174,6 +174,52 @@ static void pass_with(struct play *p, uint64_t ms, bool answers)
     p->now.mono_ms = end;
 }
 
+/* All members begin again where they are: the next JOIN is answered at once. If
+ * anything happens before it comes, it is an ordinary one. */
+static void a_round_that_was_not_asked_for(void **state)
+{
+    const struct run_msg again = { .kind = MSG_JOINED,
+                                   .round = 1,
+                                   .world = 2,
+                                   .where = span_str("node0"),
+                                   .port = 4000 };
+    const struct run_msg spoils[] = {
+        { .kind = MSG_NEWS, .what = WIRE_LOST },
+        { .kind = MSG_NEWS, .what = WIRE_WAITING, .count = 1 },
+        { .kind = MSG_NEWS, .what = WIRE_EVICTED }
+    };
+    uint16_t port;
+
+    (void)state;
+    for (size_t i = 0; i <= ARRAY_LEN(spoils); i++) {
+        struct play p;
+
+        play_begin(&p);
+        request(&p, RDZV_EV_JOIN);
+        is_welcome(&p);
+        hear(&p, joined);
+        hear(&p, again);
+        assert_int_equal(p.fx.count, 0);
+        if (i < ARRAY_LEN(spoils))
+            hear(&p, spoils[i]);
+        request(&p, RDZV_EV_JOIN);
+        if (i < ARRAY_LEN(spoils)) {
+            is_sent(&p, 0, MSG_JOIN);
+            assert_int_equal(p.fx.at[0].msg.round, 1);
+        } else {
+            assert_int_equal(told(&p, 0)->kind, RDZV_FX_JOINED);
+            assert_int_equal(told(&p, 0)->round, 1);
+            assert_string_equal(session_core_store(p.member, &port), "node0");
+            assert_int_equal(port, 4000);
+            hear(&p, again); /* It answers a JOIN that crossed the first one. */
+            assert_int_equal(p.fx.count, 0);
+            request(&p, RDZV_EV_JOIN);
+            is_sent(&p, 0, MSG_JOIN);
+        }
+        session_core_free(p.member);
+    }
+}
+
 /* And nobody answers. */
 static void pass(struct play *p, uint64_t ms)
 {
@@ -443,6 +489,7 @@ int main(void)
         cmocka_unit_test(a_refused_node_is_told_at_once),
         cmocka_unit_test(a_node_without_a_host_waits_for_it),
         cmocka_unit_test(requests_survive_a_reconnect),
+        cmocka_unit_test(a_round_that_was_not_asked_for),
         cmocka_unit_test(messages_that_crossed_a_leave_are_ignored),
         cmocka_unit_test(an_unheard_leave_is_sent_again),
         cmocka_unit_test(a_node_hung_up_on_asks_less_and_less_often),

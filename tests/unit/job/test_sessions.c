@@ -136,11 +136,14 @@ static void begin(struct play *p, uint32_t nodes, struct buf *settings)
     assert_int_equal(rdzv_settings_print(&s, settings), 0);
     for (uint32_t n = 0; n < nodes; n++) {
         hello(p, 10 + n, n, buf_span(settings));
-        say(p, 10 + n, (struct run_msg){ .kind = MSG_JOIN, .count = 1 });
+        say(p, 10 + n, (struct run_msg){ .kind = MSG_JOIN, .count = 1, .round = -1 });
+    }
+    say(p, 10,
+        (struct run_msg){ .kind = MSG_STORE, .where = span_str("n"), .port = 4000 });
+    for (uint32_t n = 0; n < nodes; n++)
         say(p, 10 + n,
             (struct run_msg){
                 .kind = MSG_RANKS, .rank = n, .count = 1, .total = nodes });
-    }
 }
 
 static void end(struct play *p, struct buf *settings)
