@@ -1,17 +1,28 @@
 /* telemetry.c - events and metrics of the run, as torch has them, to whoever
- * --event-log-handler and --metrics-handler name. Glue: agent/core/event_json.c and
- * metric_names.c have the formats. */
+ * --event-log-handler and --metrics-handler name. Glue: agent/core/telemetry.c has the
+ * formats. */
+#include "agent/core/telemetry.h"
 #include "agent/agent_int.h"
-#include "agent/core/event_json.h"
-#include "agent/core/metric_names.h"
-#include "agent/json_lines_file.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/core/options.h"
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
+
+#define FILE_NAME   "file:"
+#define PATIENCE_MS 100
+
+/* Where records for machines go, a line each: nowhere, the console, or the end of a
+ * file. */
+struct json_lines_file {
+    int fd; /* -1: nobody wants them */
+    bool file;
+};
 
 struct agent_telemetry {
     struct json_lines_file events, metrics;
@@ -21,6 +32,56 @@ struct agent_telemetry {
     uint64_t began_ms;        /* loop time */
     int64_t run_time_s;
 };
+
+/* --- lines ------------------------------------------------------------------------ */
+
+/* name: null, console (console_fd, borrowed; -1: nowhere) or file:<path>. flag: for the
+ * message. */
+static int json_lines_open(struct json_lines_file *s, const char *flag,
+                           const char *name, int console_fd, struct muster_error *err)
+{
+    *s = (struct json_lines_file){ .fd = -1 };
+    if (strcmp(name, "null") == 0)
+        return 0;
+    if (strcmp(name, "console") == 0) {
+        s->fd = console_fd;
+        return 0;
+    }
+    const char *path = name + strlen(FILE_NAME);
+    if (strncmp(name, FILE_NAME, strlen(FILE_NAME)) != 0 || !*path)
+        return err_set(err, MUSTER_EINVAL,
+                       "'%s'\n%s is one of null, console, file:<path>.", name, flag);
+    s->file = true;
+    s->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (s->fd < 0)
+        return err_set(err, MUSTER_EIO,
+                       "%s: %s: %s\nThe file is made if it is not there; its directory "
+                       "must exist, and we must be allowed to write.",
+                       flag, path, strerror(errno));
+    return 0;
+}
+
+static void json_lines_close(struct json_lines_file *s)
+{
+    if (s->file && s->fd >= 0)
+        close(s->fd);
+    s->fd = -1;
+}
+
+/* One write a record, so that lines of several agents do not mix. rc: what printing
+ * into b has returned; if it failed nothing is written. Ends b. A console that takes
+ * nothing for a moment loses the record: it must not stop the agent. */
+static void json_lines_write(struct json_lines_file *s, struct buf *b, int rc)
+{
+    struct pollfd ready = { s->fd, POLLOUT, 0 };
+
+    if (s->fd >= 0 && rc == 0 && poll(&ready, 1, PATIENCE_MS) > 0 &&
+        write(s->fd, buf_data(b), buf_len(b)) < 0 && errno != EAGAIN && errno != EINTR)
+        json_lines_close(s); /* The reader is gone. */
+    buf_fini(b);
+}
+
+/* --- events ----------------------------------------------------------------------- */
 
 static int open_events(struct agent *a, struct muster_error *err)
 {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "agent/core/event_json.h"
+#include "agent/core/telemetry.h"
 #include "agent/core/file_timer.h"
 
 static void feed(struct timers *t, int64_t pid, const char *scope, double when, int sig)

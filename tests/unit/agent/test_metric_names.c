@@ -1,5 +1,5 @@
 /* test_metric_names.c - names, lines and the one number that is computed. */
-#include "agent/core/metric_names.h"
+#include "agent/core/telemetry.h"
 #include "muster/error.h"
 
 #include "testing.h"
