@@ -24,6 +24,11 @@ int cmd_top(int argc, char **argv);
 int cmd_stacks(int argc, char **argv);
 int cmd_report(int argc, char **argv);
 int cmd_completion(int argc, char **argv);
+struct launch_config;
+struct options;
+/* Prints options and configuration as JSON: --print-config. */
+int print_config(const struct options *o, const struct launch_config *c, bool launch,
+                 struct muster_error *err);
 int cmd_man(void); /* prints the options for the manual page of run */
 
 /* Prints an error as all commands do: first the remedies (the lines of the text after

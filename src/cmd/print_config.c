@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include "base/err.h"
-#include "cmd/run.h"
+#include "cmd/cmd.h"
+#include "launch/core/options.h"
+#include "launch/core/worker_env.h"
 #include "policy/core/policy.h"
 
 static json_t *text_or_null(const char *text)

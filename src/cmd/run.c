@@ -1,5 +1,4 @@
 /* run.c - `muster run` and `muster launch`: from the command line to the agent. */
-#include "cmd/run.h"
 #include "agent/agent.h"
 #include "agent/core/failure_report.h"
 #include "base/err.h"
@@ -7,6 +6,7 @@
 #include "base/mem.h"
 #include "cmd/cmd.h"
 #include "launch/core/completion.h"
+#include "launch/core/derive.h"
 #include "launch/core/help.h"
 #include "launch/core/rank_order.h"
 #include "launch/core/slurm.h"
@@ -171,6 +171,82 @@ static int run_give_up(const char *prog, bool launch, const struct muster_error 
     return EXIT_FAILURE;
 }
 
+/* Kubernetes shows its first 4096 bytes to whoever asks why the pod has ended. */
+static void tell_pod(const char *verdict)
+{
+    const int fd = verdict && getpid() == 1
+                       ? open("/dev/termination-log", O_WRONLY | O_CLOEXEC | O_NOCTTY)
+                       : -1;
+
+    if (fd < 0)
+        return;
+    (void)file_write_all(fd, span_of(verdict, MIN_OF(strlen(verdict), 4096)));
+    close(fd);
+}
+
+/* Runs the agent to its end and prints on stderr how it ended, worded as torchrun words
+ * it. Returns 0 with *exit_code set, or an error if the agent could not begin.
+ * error_file is where our parent process looks for our error, or NULL. */
+static int run_agent(const char *prog, const struct launch_config *c,
+                     const struct log_writer *log, const char *error_file,
+                     int *exit_code, struct muster_error *err)
+{
+    const struct agent_opts opts = {
+        .config = c,
+        .envp = environ,
+        .log = log,
+        .handle_signals = true,
+        .own_process = true,
+        .reap_orphans = getpid() == 1,
+        .error_file = error_file,
+    };
+    const bool brief = log->screen && log->screen->brief;
+    struct agent_result r;
+    char clean[2 * sizeof r.error.text];
+
+    if (strcmp(prog, "torchrun") == 0) /* People find its agents by this name. */
+        prctl(PR_SET_NAME, "pt_elastic", 0, 0, 0);
+    const int rc = agent_run(&opts, &r, err);
+    if (rc != 0)
+        return rc;
+    (void)signal(SIGPIPE, SIG_IGN); /* A closed stderr must not change the exit code. */
+    switch (r.why) {
+    case WHY_FAILURE:
+        if (c->title) /* elastic_launch raises it. */
+            break;
+        if (!(brief && r.verdict))
+            fputs(r.failure_box ? r.failure_box : "", stderr);
+        fputs(r.verdict ? r.verdict : "", stderr); /* Last, where people look first. */
+        break;
+    case WHY_SIGNAL:
+        if (brief) /* "stopped by SIGINT" was said when it came. */
+            break;
+        fprintf(stderr,
+                "torch.distributed.elastic.multiprocessing.api.SignalException: "
+                "Process %d got signal: %d\n",
+                (int)getpid(), r.signal);
+        break;
+    case WHY_FATAL:
+        if (r.exit_code == 0) /* This node was a spare and was not needed. */
+            fprintf(stderr, "%s: %s\n", prog,
+                    escape_text(clean, sizeof clean, span_str(r.error.text)));
+        else
+            cmd_error(prog, &r.error);
+        fputs(r.verdict ? r.verdict : "", stderr);
+        break;
+    case WHY_NONE:
+    case WHY_SUCCESS:
+    case WHY_MEMBERSHIP:
+    case WHY_PEER:
+    case WHY_STUCK:
+        break;
+    }
+    tell_pod(r.verdict);
+    *exit_code = r.exit_code;
+    agent_result_fini(&r);
+    return 0;
+}
+
 static int run_start(const char *prog, const struct options *o, bool launch,
                      const struct log_writer *log, int *exit_code,
                      struct muster_error *err)
@@ -264,78 +340,4 @@ int cmd_man(void)
 
     buf_init(&b, SIZE_MAX);
     return run_print(&b, help_man_page(&b));
-}
-
-/* Kubernetes shows its first 4096 bytes to whoever asks why the pod has ended. */
-static void tell_pod(const char *verdict)
-{
-    const int fd = verdict && getpid() == 1
-                       ? open("/dev/termination-log", O_WRONLY | O_CLOEXEC | O_NOCTTY)
-                       : -1;
-
-    if (fd < 0)
-        return;
-    (void)file_write_all(fd, span_of(verdict, MIN_OF(strlen(verdict), 4096)));
-    close(fd);
-}
-
-/* Messages about the end are worded as torchrun words them. */
-int run_agent(const char *prog, const struct launch_config *c,
-              const struct log_writer *log, const char *error_file, int *exit_code,
-              struct muster_error *err)
-{
-    const struct agent_opts opts = {
-        .config = c,
-        .envp = environ,
-        .log = log,
-        .handle_signals = true,
-        .own_process = true,
-        .reap_orphans = getpid() == 1,
-        .error_file = error_file,
-    };
-    const bool brief = log->screen && log->screen->brief;
-    struct agent_result r;
-    char clean[2 * sizeof r.error.text];
-
-    if (strcmp(prog, "torchrun") == 0) /* People find its agents by this name. */
-        prctl(PR_SET_NAME, "pt_elastic", 0, 0, 0);
-    const int rc = agent_run(&opts, &r, err);
-    if (rc != 0)
-        return rc;
-    (void)signal(SIGPIPE, SIG_IGN); /* A closed stderr must not change the exit code. */
-    switch (r.why) {
-    case WHY_FAILURE:
-        if (c->title) /* elastic_launch raises it. */
-            break;
-        if (!(brief && r.verdict))
-            fputs(r.failure_box ? r.failure_box : "", stderr);
-        fputs(r.verdict ? r.verdict : "", stderr); /* Last, where people look first. */
-        break;
-    case WHY_SIGNAL:
-        if (brief) /* "stopped by SIGINT" was said when it came. */
-            break;
-        fprintf(stderr,
-                "torch.distributed.elastic.multiprocessing.api.SignalException: "
-                "Process %d got signal: %d\n",
-                (int)getpid(), r.signal);
-        break;
-    case WHY_FATAL:
-        if (r.exit_code == 0) /* This node was a spare and was not needed. */
-            fprintf(stderr, "%s: %s\n", prog,
-                    escape_text(clean, sizeof clean, span_str(r.error.text)));
-        else
-            cmd_error(prog, &r.error);
-        fputs(r.verdict ? r.verdict : "", stderr);
-        break;
-    case WHY_NONE:
-    case WHY_SUCCESS:
-    case WHY_MEMBERSHIP:
-    case WHY_PEER:
-    case WHY_STUCK:
-        break;
-    }
-    tell_pod(r.verdict);
-    *exit_code = r.exit_code;
-    agent_result_fini(&r);
-    return 0;
 }

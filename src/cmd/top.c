@@ -201,22 +201,11 @@ static bool has_text(const struct top *t, struct span text)
     return strcasestr(line, t->filter) != NULL;
 }
 
-/* The ranks of a node that can be listed. */
-static size_t worker_count(const struct job_status *j, const struct job_node *n)
-{
-    return j->ranks <= JOB_WORKERS_LISTED ? job_worker_count(n) : 0;
-}
-
-static int64_t rank_of(const struct job_node *n, size_t worker)
-{
-    return n->first_rank < 0 ? -1 : n->first_rank + (int64_t)worker;
-}
-
 static bool worker_passes(const struct top *t, const struct job_node *n, size_t worker)
 {
     char rank[32];
 
-    (void)snprintf(rank, sizeof rank, "rank %lld", (long long)rank_of(n, worker));
+    (void)snprintf(rank, sizeof rank, "rank %lld", (long long)job_rank(n, worker));
     return strcasestr(rank, t->filter) ||
            strcasestr(worker_state_word(job_worker_state(n, worker)), t->filter);
 }
@@ -227,7 +216,7 @@ static bool node_passes(const struct top *t, const struct job_status *j,
     if (!t->filter[0] || has_text(t, n->host) ||
         strcasestr(node_state_word(n->state), t->filter))
         return true;
-    for (size_t i = 0; i < worker_count(j, n); i++)
+    for (size_t i = 0; i < job_workers_listed(j, n); i++)
         if (worker_passes(t, n, i))
             return true;
     return false;
@@ -299,7 +288,7 @@ static void add_node(struct top *t, struct row r)
     for (r.of = 0; r.of < r.node->gpu_count; r.of++)
         add_row(t, r);
     r.kind = ROW_WORKER;
-    for (r.of = 0; r.of < worker_count(r.status, r.node); r.of++)
+    for (r.of = 0; r.of < job_workers_listed(r.status, r.node); r.of++)
         if (!t->filter[0] || worker_passes(t, r.node, r.of))
             add_row(t, r);
 }
@@ -528,9 +517,9 @@ static void draw_node(struct top *t, int y, const struct row *r, attr_t a,
     node_key(r->status, r->node, key);
     const struct history *h = history_find(t, key);
     buf_init(&f, SIZE_MAX);
-    put_str(b, worker_count(r->status, r->node) == 0 ? "  "
-               : is_open(t, r)                       ? "- "
-                                                     : "+ ");
+    put_str(b, job_workers_listed(r->status, r->node) == 0 ? "  "
+               : is_open(t, r)                             ? "- "
+                                                           : "+ ");
     put_plain(&f, r->node->host);
     put_field(b, &f, widths_of(t).name, false);
     status_ranks(&f, r->node);
@@ -574,7 +563,7 @@ static void draw_worker(struct top *t, int y, const struct row *r, attr_t a,
     struct buf f;
 
     buf_init(&f, SIZE_MAX);
-    (void)buf_printf(&f, "    rank %lld", (long long)rank_of(n, r->of));
+    (void)buf_printf(&f, "    rank %lld", (long long)job_rank(n, r->of));
     put_field(b, &f, widths_of(t).name + 2, false);
     put_int(&f, w->pid);
     put_field(b, &f, 9, false);
@@ -819,7 +808,7 @@ static int64_t chosen_rank(const struct top *t)
     if (!r)
         return -1;
     if (r->kind == ROW_WORKER)
-        return rank_of(r->node, r->of);
+        return job_rank(r->node, r->of);
     return r->node ? r->node->first_rank : 0;
 }
 

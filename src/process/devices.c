@@ -90,7 +90,7 @@ static void each_entry(const struct devices_machine *p, const char *dir, entry_f
 typedef int (*nvml_init_fn)(void);
 typedef int (*nvml_count_fn)(unsigned *n);
 typedef int (*nvml_handle_fn)(unsigned i, void **device);
-typedef int (*nvml_uuid_fn)(void *device, char *text, unsigned size);
+typedef int (*nvml_text_fn)(void *device, char *text, unsigned size);
 
 struct nvml_pci { /* nvmlPciInfo_t */
     char legacy[16];
@@ -99,21 +99,32 @@ struct nvml_pci { /* nvmlPciInfo_t */
 };
 typedef int (*nvml_pci_fn)(void *device, struct nvml_pci *info);
 
-static bool list_nvml(const struct devices_machine *p, struct device_list *l)
+/* Initializes NVML. NULL: it is not there; else what finds a device, of *n. */
+static nvml_handle_fn open_nvml(const struct devices_machine *p, unsigned *n)
 {
     const nvml_init_fn init = (nvml_init_fn)symbol(p, NVML, "nvmlInit_v2");
-    const nvml_init_fn end = (nvml_init_fn)symbol(p, NVML, "nvmlShutdown");
     const nvml_count_fn count = (nvml_count_fn)symbol(p, NVML, "nvmlDeviceGetCount_v2");
     const nvml_handle_fn handle =
         (nvml_handle_fn)symbol(p, NVML, "nvmlDeviceGetHandleByIndex_v2");
-    const nvml_uuid_fn uuid = (nvml_uuid_fn)symbol(p, NVML, "nvmlDeviceGetUUID");
-    const nvml_pci_fn pci = (nvml_pci_fn)symbol(p, NVML, "nvmlDeviceGetPciInfo_v3");
-    unsigned n = 0;
 
-    if (!init || !count || !handle || !uuid || init() != 0)
+    *n = 0;
+    if (!init || !count || !handle || init() != 0)
+        return NULL;
+    if (count(n) != 0)
+        *n = 0;
+    return handle;
+}
+
+static bool list_nvml(const struct devices_machine *p, struct device_list *l)
+{
+    const nvml_init_fn end = (nvml_init_fn)symbol(p, NVML, "nvmlShutdown");
+    const nvml_text_fn uuid = (nvml_text_fn)symbol(p, NVML, "nvmlDeviceGetUUID");
+    const nvml_pci_fn pci = (nvml_pci_fn)symbol(p, NVML, "nvmlDeviceGetPciInfo_v3");
+    unsigned n;
+    const nvml_handle_fn handle = uuid ? open_nvml(p, &n) : NULL;
+
+    if (!handle)
         return false;
-    if (count(&n) != 0)
-        n = 0;
     for (unsigned i = 0; i < n && l->count < DEVICE_MAX; i++) {
         struct device *d = &l->items[l->count];
         struct nvml_pci info = { 0 };
@@ -133,29 +144,23 @@ static bool list_nvml(const struct devices_machine *p, struct device_list *l)
     return true;
 }
 
-typedef int (*nvml_text_fn)(void *device, char *text, unsigned size);
 typedef int (*nvml_busy_fn)(void *device, unsigned of[2]); /* GPU, memory */
 typedef int (*nvml_memory_fn)(void *device, unsigned long long of[3]);
 typedef int (*nvml_heat_fn)(void *device, int sensor, unsigned *celsius);
 
 size_t devices_use(const struct devices_machine *p, struct device_use *out, size_t size)
 {
-    const nvml_init_fn init = (nvml_init_fn)symbol(p, NVML, "nvmlInit_v2");
-    const nvml_count_fn count = (nvml_count_fn)symbol(p, NVML, "nvmlDeviceGetCount_v2");
-    const nvml_handle_fn handle =
-        (nvml_handle_fn)symbol(p, NVML, "nvmlDeviceGetHandleByIndex_v2");
+    unsigned n;
+    const nvml_handle_fn handle = open_nvml(p, &n);
     const nvml_text_fn name = (nvml_text_fn)symbol(p, NVML, "nvmlDeviceGetName");
     const nvml_busy_fn busy =
         (nvml_busy_fn)symbol(p, NVML, "nvmlDeviceGetUtilizationRates");
     const nvml_memory_fn memory =
         (nvml_memory_fn)symbol(p, NVML, "nvmlDeviceGetMemoryInfo");
     const nvml_heat_fn heat = (nvml_heat_fn)symbol(p, NVML, "nvmlDeviceGetTemperature");
-    unsigned n = 0;
     size_t done = 0;
 
-    if (!init || !count || !handle || init() != 0 || count(&n) != 0)
-        return 0;
-    for (; done < n && done < size; done++) {
+    for (; handle && done < n && done < size; done++) {
         struct device_use *u = &out[done];
         unsigned long long bytes[3] = { 0 }; /* total, free, used */
         unsigned rates[2] = { 0 }, celsius = 0;

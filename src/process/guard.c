@@ -314,10 +314,7 @@ static int send_spawn(struct guard *g, struct guard_req *req, const struct buf *
 {
     static const uint32_t bits[] = { GUARD_IN, GUARD_OUT, GUARD_ERR, GUARD_RESULT,
                                      GUARD_EXTRA };
-    union {
-        char bytes[CMSG_SPACE(sizeof(int) * GUARD_FDS)];
-        struct cmsghdr align;
-    } control = { .bytes = { 0 } };
+    union guard_control control;
     int list[GUARD_FDS];
     size_t count = 0;
 
@@ -330,15 +327,7 @@ static int send_spawn(struct guard *g, struct guard_req *req, const struct buf *
     struct iovec iov[2] = { { req, sizeof *req },
                             { (void *)(uintptr_t)buf_data(body), buf_len(body) } };
     struct msghdr m = { .msg_iov = iov, .msg_iovlen = 2 };
-    if (count > 0) {
-        m.msg_control = control.bytes;
-        m.msg_controllen = CMSG_SPACE(sizeof(int) * count);
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int) * count);
-        memcpy(CMSG_DATA(c), list, sizeof(int) * count);
-    }
+    guard_attach(&m, &control, list, count);
     return send_all(g, &m);
 }
 

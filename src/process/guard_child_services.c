@@ -59,10 +59,7 @@ static int ask_for(const struct guarded_service *s, struct guarded_worker *w,
                               .envc = p->req.envc,
                               .cpus_size = p->req.cpus_size,
                               .len = p->req.len };
-    union {
-        char bytes[CMSG_SPACE(sizeof(int) * 5)];
-        struct cmsghdr align;
-    } control = { .bytes = { 0 } };
+    union guard_control control;
     int body = memfd_create("worker", MFD_CLOEXEC), go[2] = { -1, -1 };
     int rc = 0;
 
@@ -74,16 +71,9 @@ static int ask_for(const struct guarded_service *s, struct guarded_worker *w,
                              p->fd[1] >= 0 ? p->fd[1] : 1,
                              p->fd[2] >= 0 ? p->fd[2] : 2 };
         struct iovec iov = { &ask, sizeof ask };
-        struct msghdr m = { .msg_iov = &iov,
-                            .msg_iovlen = 1,
-                            .msg_control = control.bytes,
-                            .msg_controllen = sizeof control.bytes };
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+        struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof fds);
-        memcpy(CMSG_DATA(c), fds, sizeof fds);
+        guard_attach(&m, &control, fds, ARRAY_LEN(fds));
         if (sendmsg(s->control, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
             rc = errno;
     }

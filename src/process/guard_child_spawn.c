@@ -143,15 +143,12 @@ int guard_child_spawn(struct guard_child *k, const struct spawn_request *p, pid_
 
 static bool reserve_held(struct guard_child *k)
 {
-    if (k->count < k->size)
-        return true;
-    const size_t size = k->size ? k->size * 2 : 16;
-    struct guarded_worker *held = mem_realloc_array(k->held, size, sizeof *held);
-    if (!held)
-        return false;
-    k->held = held;
-    k->size = size;
-    return true;
+    struct guarded_worker *held =
+        mem_grow_to(k->held, &k->size, k->count, sizeof *held);
+
+    if (held)
+        k->held = held;
+    return held != NULL;
 }
 
 /* Keeps the request until the service has answered. */

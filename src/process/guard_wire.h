@@ -3,6 +3,8 @@
 #ifndef PROCESS_GUARD_WIRE_H
 #define PROCESS_GUARD_WIRE_H
 
+#include <sys/socket.h>
+
 #include "process/guard.h"
 
 enum guard_op {
@@ -29,6 +31,27 @@ enum guard_flag {
 };
 
 #define GUARD_FDS 5
+
+/* Room for descriptors that go with a message. */
+union guard_control {
+    char bytes[CMSG_SPACE(sizeof(int) * GUARD_FDS)];
+    struct cmsghdr align;
+};
+
+static inline void guard_attach(struct msghdr *m, union guard_control *room,
+                                const int *fds, size_t count)
+{
+    *room = (union guard_control){ .bytes = { 0 } };
+    if (count == 0)
+        return;
+    m->msg_control = room->bytes;
+    m->msg_controllen = CMSG_SPACE(sizeof *fds * count);
+    struct cmsghdr *c = CMSG_FIRSTHDR(m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof *fds * count);
+    memcpy(CMSG_DATA(c), fds, sizeof *fds * count);
+}
 
 /* A SPAWN or SERVICE is followed by len bytes: the affinity mask, then argv and envp
  * as strings, each with its NUL. A TIDY has a directory as argv; "": none any more. */

@@ -1,13 +1,14 @@
 /* hwloc_dl.h - hwloc, loaded when a job asks for --numa-binding; see loop/dlopen.h.
  *
  * Callers write the names that hwloc's manual has; of its inline functions only those
- * that call no other. */
+ * that call no other. For numa.c alone. */
 #ifndef PROCESS_HWLOC_DL_H
 #define PROCESS_HWLOC_DL_H
 
 #include <hwloc.h>
 
-#include "muster/error.h"
+#include "base/base.h"
+#include "loop/dlopen.h"
 
 #ifdef MUSTER_DLOPEN
 
@@ -22,13 +23,26 @@
     X(topology_load)                                                                   \
     X(topology_set_flags)
 
-struct hwloc_dl {
-#define HWLOC_DL_MEMBER(name) __typeof__(&hwloc_##name) name;
-    HWLOC_DL(HWLOC_DL_MEMBER)
-#undef HWLOC_DL_MEMBER
+static struct {
+#define MEMBER(name) __typeof__(&hwloc_##name) name;
+    HWLOC_DL(MEMBER)
+#undef MEMBER
+} hwloc_dl;
+
+static const struct dlopen_symbol hwloc_symbols[] = {
+#define SYMBOL(name) { "hwloc_" #name, &hwloc_dl.name },
+    HWLOC_DL(SYMBOL)
+#undef SYMBOL
 };
 
-extern struct hwloc_dl hwloc_dl;
+static struct dlopen_library hwloc_library = {
+    .file = "libhwloc.so.15",
+    .used = "Failed to apply NUMA binding: it needs hwloc, which reads the machine's "
+            "topology",
+    .remedy = "Install it (Debian: libhwloc15), or leave out --numa-binding.",
+    .symbols = hwloc_symbols,
+    .count = ARRAY_LEN(hwloc_symbols),
+};
 
 #define hwloc_bitmap_first        hwloc_dl.bitmap_first
 #define hwloc_get_nbobjs_by_depth hwloc_dl.get_nbobjs_by_depth
@@ -40,10 +54,10 @@ extern struct hwloc_dl hwloc_dl;
 #define hwloc_topology_load       hwloc_dl.topology_load
 #define hwloc_topology_set_flags  hwloc_dl.topology_set_flags
 
+/* Before anything else of hwloc; see dlopen_load(). */
+#define hwloc_dl_load(err) dlopen_load(&hwloc_library, err)
+#else
+#define hwloc_dl_load(err) ((void)(err), 0) /* It is inside. */
 #endif
-
-/* Before anything else of hwloc. MUSTER_ENOTSUP: it is not installed. Cheap once it has
- * succeeded; safe from several threads. */
-int hwloc_dl_load(struct muster_error *err);
 
 #endif

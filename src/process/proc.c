@@ -236,14 +236,11 @@ void proc_list_fini(struct proc_list *l)
 
 static int proc_list_add(struct proc_list *l, pid_t pid)
 {
-    if (l->count == l->size) {
-        const size_t size = l->size ? l->size * 2 : 64;
-        pid_t *pids = mem_realloc_array(l->pids, size, sizeof *pids);
-        if (!pids)
-            return MUSTER_ENOMEM;
-        l->pids = pids;
-        l->size = size;
-    }
+    pid_t *pids = mem_grow_to(l->pids, &l->size, l->count, sizeof *pids);
+
+    if (!pids)
+        return MUSTER_ENOMEM;
+    l->pids = pids;
     l->pids[l->count++] = pid;
     return 0;
 }

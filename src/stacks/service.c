@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "base/list.h"
 #include "base/mem.h"
 
 #define KIND    "stacks"
@@ -13,7 +14,7 @@
 struct task {
     struct stacks_service *s; /* NULL once the service is gone */
     struct stacks_reading *reading;
-    struct task *next;
+    struct task *prev, *next;
     bool holds; /* the workers' main threads, for native frames or their own answer */
     stacks_cb cb;
     void *ctx;
@@ -25,9 +26,13 @@ struct stacks_service {
     struct stacks_service_opts opts;
     struct stacks_target *targets; /* owned, room for opts.most */
     struct session *session;       /* borrowed; NULL: none */
-    struct task *tasks;            /* owned, as is the next */
-    struct gathering *gatherings;  /* whose answers the session has yet to bring */
-    struct buf known;              /* what the last reading of this node gave */
+    struct {
+        struct task *first, *last;
+    } tasks; /* owned, as are the next */
+    struct {
+        struct gathering *first, *last;
+    } gatherings;     /* whose answers the session has yet to bring */
+    struct buf known; /* what the last reading of this node gave */
     size_t running;
     uint64_t holds;
     bool answers; /* workers told by themselves where they are, the last time */
@@ -37,13 +42,9 @@ struct stacks_service {
 
 static void unlink_task(struct task *t)
 {
-    for (struct task **at = &t->s->tasks; *at; at = &(*at)->next)
-        if (*at == t) {
-            *at = t->next;
-            t->s->running--;
-            t->s->holds += t->holds; /* The service has ended meanwhile. */
-            return;
-        }
+    LIST_REMOVE(&t->s->tasks, t, prev, next);
+    t->s->running--;
+    t->s->holds += t->holds; /* The service has ended meanwhile. */
 }
 
 static void service_on_read(void *ctx, int status, struct span json,
@@ -107,8 +108,7 @@ int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
     }
     t->holds = depth == STACKS_FULL || s->answers;
     s->holds += t->holds;
-    t->next = s->tasks;
-    s->tasks = t;
+    LIST_APPEND(&s->tasks, t, prev, next);
     s->running++;
     return 0;
 }
@@ -117,20 +117,11 @@ int stacks_of_node(struct stacks_service *s, enum stacks_depth depth,
 
 struct gathering {
     struct stacks_service *s;
-    struct gathering *next;
+    struct gathering *prev, *next;
     stacks_cb cb;
     void *ctx;
     const char *alone; /* why only this node was asked */
 };
-
-static void unlink_gathering(struct gathering *g)
-{
-    for (struct gathering **at = &g->s->gatherings; *at; at = &(*at)->next)
-        if (*at == g) {
-            *at = g->next;
-            return;
-        }
-}
 
 static void service_on_answers(void *ctx, const struct session_answer *answers,
                                size_t count, bool complete)
@@ -152,7 +143,7 @@ static void service_on_answers(void *ctx, const struct session_answer *answers,
         (void)stack_sample_note(&sample, text);
     }
     stack_sample_sort(&sample);
-    unlink_gathering(g);
+    LIST_REMOVE(&g->s->gatherings, g, prev, next);
     g->cb(g->ctx, &sample);
     stack_sample_fini(&sample);
     mem_free(g);
@@ -187,7 +178,7 @@ int stacks_of_job(struct stacks_service *s, uint64_t timeout_ms, stacks_cb cb,
 
     if (!g)
         return err_nomem(err);
-    *g = (struct gathering){ s, NULL, cb, ctx, why_alone(s) };
+    *g = (struct gathering){ s, NULL, NULL, cb, ctx, why_alone(s) };
     if (s->session && session_shared(s->session)) {
         char within[32];
 
@@ -195,10 +186,8 @@ int stacks_of_job(struct stacks_service *s, uint64_t timeout_ms, stacks_cb cb,
                  (unsigned)MIN_OF(timeout_ms, (uint64_t)STACKS_WAIT_MOST_MS));
         rc = session_ask(s->session, KIND, span_str(within),
                          timeout_ms + STACKS_TRAVEL_MS, service_on_answers, g, err);
-        if (rc == 0) {
-            g->next = s->gatherings;
-            s->gatherings = g;
-        }
+        if (rc == 0)
+            LIST_APPEND(&s->gatherings, g, prev, next);
     } else
         rc = stacks_of_node(s, STACKS_FULL, timeout_ms, service_on_own, g, err);
     if (rc != 0)
@@ -302,7 +291,7 @@ uint64_t stacks_service_holds(const struct stacks_service *s, uint64_t *count)
     uint64_t now = 0;
 
     *count = s->holds;
-    for (const struct task *t = s->tasks; t; t = t->next)
+    for (const struct task *t = s->tasks.first; t; t = t->next)
         now += t->holds;
     return now;
 }
@@ -332,8 +321,7 @@ void stacks_service_close(struct stacks_service *s)
 {
     if (!s)
         return;
-    while (s->tasks) {
-        struct task *t = s->tasks;
+    for (struct task *t; (t = s->tasks.first);) {
         struct stack_sample none = { 0 };
 
         stacks_read_cancel(t->reading);
@@ -341,11 +329,11 @@ void stacks_service_close(struct stacks_service *s)
         t->cb(t->ctx, &none);
         mem_free(t);
     }
-    while (s->gatherings) { /* The session ends, too: its answers do not come. */
-        struct gathering *g = s->gatherings;
+    /* The session ends, too: its answers do not come. */
+    for (struct gathering *g; (g = s->gatherings.first);) {
         struct stack_sample none = { 0 };
 
-        s->gatherings = g->next;
+        LIST_REMOVE(&s->gatherings, g, prev, next);
         g->cb(g->ctx, &none);
         mem_free(g);
     }

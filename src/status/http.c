@@ -68,6 +68,7 @@ struct request {
     struct connection *connection;
     bool asked, ready, suspended;
     bool lines_asked; /* an answer of lines or stacks is still to come */
+    bool of_rank;     /* it is text, the lines of a rank */
     bool gone;        /* the connection has ended: free this when that answer comes */
     struct buf lines;
     /* The rest is for viewers. */
@@ -165,20 +166,6 @@ static bool accepts_openmetrics(struct request *r)
     return accept && strstr(accept, "application/openmetrics-text");
 }
 
-static void print_page(struct buf *b, const struct job_status *j)
-{
-    put_str(b, page_before_title);
-    put_html(b, j->run_id);
-    put_str(b, page_before_table);
-    job_status_table(b, j);
-    put_str(b, page_after_table);
-}
-
-static bool is_healthy(const struct job_status *j)
-{
-    return j->state != JOB_FAILED && j->state != JOB_STOPPED;
-}
-
 static enum MHD_Result answer_metrics(struct request *r, const struct job_status *j,
                                       struct buf *b)
 {
@@ -237,7 +224,11 @@ static enum MHD_Result answer_status(struct request *r, const struct job_status 
 static enum MHD_Result answer_page(struct request *r, const struct job_status *j,
                                    struct buf *b)
 {
-    print_page(b, j);
+    put_str(b, page_before_title);
+    put_html(b, j->run_id);
+    put_str(b, page_before_table);
+    job_status_table(b, j);
+    put_str(b, page_after_table);
     return http_respond(r, MHD_HTTP_OK, "text/html; charset=utf-8", b);
 }
 
@@ -251,8 +242,10 @@ static enum MHD_Result answer_trace(struct request *r, const struct job_status *
 static enum MHD_Result answer_health(struct request *r, const struct job_status *j,
                                      struct buf *b)
 {
-    put_str(b, is_healthy(j) ? "ok\n" : "the job has failed\n");
-    return http_respond(r, is_healthy(j) ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
+    const bool well = j->state != JOB_FAILED && j->state != JOB_STOPPED;
+
+    put_str(b, well ? "ok\n" : "the job has failed\n");
+    return http_respond(r, well ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE,
                         "text/plain; charset=utf-8", b);
 }
 
@@ -325,51 +318,54 @@ static bool wait_for_recent(struct request *r)
     return true;
 }
 
-/* ---- last lines of a rank ---- */
+/* ---- last lines of a rank, stacks of all ranks ---- */
 
-/* The answer that r waits for is in r->lines. */
-static void http_on_answer(struct request *r)
+static void http_on_answer(void *ctx, struct span text, const char *why)
 {
+    struct request *r = ctx;
+
     r->lines_asked = false;
     r->ready = true;
     if (r->gone) { /* The client has closed its connection. */
-        buf_fini(&r->lines);
         mem_free(r);
-    } else if (r->suspended) {
+        return;
+    }
+    buf_init(&r->lines, SIZE_MAX);
+    if (why || r->of_rank) {
+        put_str(&r->lines, why ? "{\"error\": " : "{\"lines\": ");
+        put_json(&r->lines, why ? span_str(why) : text);
+        put_str(&r->lines, "}\n");
+    } else {
+        (void)buf_append_span(&r->lines, text); /* It is JSON already. */
+    }
+    if (r->suspended) {
         request_resume(r);
         http_run(r->http);
     }
 }
 
-static void put_error(struct buf *b, const char *why)
+/* rc: what asking has returned. */
+static enum MHD_Result when_answered(struct request *r, int rc, const char *sorry)
 {
-    put_str(b, "{\"error\": ");
-    put_json(b, span_str(why));
-    put_str(b, "}\n");
-}
-
-static void on_lines(void *ctx, struct span text, const char *why)
-{
-    struct request *r = ctx;
-
-    buf_init(&r->lines, SIZE_MAX);
-    if (why) {
-        put_error(&r->lines, why);
-    } else {
-        put_str(&r->lines, "{\"lines\": ");
-        put_json(&r->lines, text);
-        put_str(&r->lines, "}\n");
+    if (rc != 0) {
+        r->lines_asked = false;
+        return respond_text(r, MHD_HTTP_SERVICE_UNAVAILABLE, sorry);
     }
-    http_on_answer(r);
-}
-
-static enum MHD_Result when_answered(struct request *r)
-{
     if (r->ready)
         return http_respond(r, MHD_HTTP_OK, "application/json", &r->lines);
     r->suspended = true;
     MHD_suspend_connection(r->mhd);
     return MHD_YES;
+}
+
+/* True the first time that MHD calls us for the request. */
+static bool asks_now(struct request *r)
+{
+    const bool now = !r->asked;
+
+    r->asked = true;
+    r->lines_asked = r->lines_asked || now;
+    return now;
 }
 
 static enum MHD_Result answer_lines(struct request *r)
@@ -379,28 +375,11 @@ static enum MHD_Result answer_lines(struct request *r)
 
     if (!text)
         return respond_text(r, MHD_HTTP_BAD_REQUEST, "name a rank: ?rank=N\n");
-    if (!r->asked) {
-        r->asked = r->lines_asked = true;
-        if (status_lines(r->http->status, strtoll(text, NULL, 10), on_lines, r) != 0) {
-            r->lines_asked = false;
-            return respond_text(r, MHD_HTTP_SERVICE_UNAVAILABLE, "out of memory\n");
-        }
-    }
-    return when_answered(r);
-}
-
-/* ---- stacks of all ranks ---- */
-
-static void on_stacks(void *ctx, struct span json, const char *why)
-{
-    struct request *r = ctx;
-
-    buf_init(&r->lines, SIZE_MAX);
-    if (why)
-        put_error(&r->lines, why);
-    else
-        (void)buf_append_span(&r->lines, json);
-    http_on_answer(r);
+    r->of_rank = true;
+    const int rc = asks_now(r) ? status_lines(r->http->status, strtoll(text, NULL, 10),
+                                              http_on_answer, r)
+                               : 0;
+    return when_answered(r, rc, "out of memory\n");
 }
 
 /* Only the job's user on this machine may ask for them: the key only gives the right to
@@ -421,15 +400,8 @@ static enum MHD_Result answer_stacks(struct request *r)
         return respond_text(r, MHD_HTTP_FORBIDDEN,
                             "stacks are not for other sites' pages: open the job's own "
                             "page, or run muster stacks\n");
-    if (!r->asked) {
-        r->asked = r->lines_asked = true;
-        if (status_stacks(r->http->status, on_stacks, r) != 0) {
-            r->lines_asked = false;
-            return respond_text(r, MHD_HTTP_SERVICE_UNAVAILABLE,
-                                "stacks cannot be read now\n");
-        }
-    }
-    return when_answered(r);
+    const int rc = asks_now(r) ? status_stacks(r->http->status, http_on_answer, r) : 0;
+    return when_answered(r, rc, "stacks cannot be read now\n");
 }
 
 /* ---- viewers: server-sent events ---- */

@@ -3,6 +3,7 @@
 
 #include "base/base64.h"
 #include "base/err.h"
+#include "base/list.h"
 #include "base/mem.h"
 #include "loop/clock.h"
 #include "loop/defer.h"
@@ -23,7 +24,7 @@ struct waiter {
 
 struct lines_ask {
     struct status *s;
-    struct lines_ask *next;
+    struct lines_ask *prev, *next;
     status_lines_cb cb;
     void *ctx;
 };
@@ -36,7 +37,9 @@ struct status {
     struct job_input input; /* of the last status_now */
     struct waiter waiters[WAITERS_MAX];
     size_t waiter_count;
-    struct lines_ask *lines; /* owned; those that the session has not answered yet */
+    struct {
+        struct lines_ask *first, *last;
+    } lines; /* owned; those that the session has not answered yet */
     void (*on_change)(void *ctx);
     void *change_ctx;
     struct defer changed;
@@ -261,11 +264,7 @@ static void on_lines_question(void *ctx, struct session_question *q,
 
 static void lines_done(struct lines_ask *l, struct span found, const char *why)
 {
-    struct lines_ask **at = &l->s->lines;
-
-    while (*at != l)
-        at = &(*at)->next;
-    *at = l->next;
+    LIST_REMOVE(&l->s->lines, l, prev, next);
     l->cb(l->ctx, found, why);
     mem_free(l);
 }
@@ -306,12 +305,12 @@ int status_lines(struct status *s, int64_t rank, status_lines_cb cb, void *ctx)
     l = mem_calloc(1, sizeof *l);
     if (!l)
         return MUSTER_ENOMEM;
-    *l = (struct lines_ask){ s, s->lines, cb, ctx };
+    *l = (struct lines_ask){ .s = s, .cb = cb, .ctx = ctx };
     put_u64(payload, (uint64_t)rank);
     const int rc = session_ask(s->session, "lines", span_of(payload, sizeof payload),
                                ANSWER_MS, on_lines_answers, l, NULL);
     if (rc == 0)
-        s->lines = l;
+        LIST_APPEND(&s->lines, l, prev, next);
     else
         mem_free(l);
     return rc;
@@ -455,8 +454,8 @@ void status_close(struct status *s)
     if (!s)
         return;
     call_waiters(s);
-    while (s->lines)
-        lines_done(s->lines, span_of(NULL, 0), "the job has ended");
+    while (s->lines.first)
+        lines_done(s->lines.first, span_of(NULL, 0), "the job has ended");
     handle_set_begin(&s->closing, status_on_closed, s);
     handle_set_close(&s->closing, &s->changed.idle);
     handle_set_end(&s->closing);

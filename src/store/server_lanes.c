@@ -122,16 +122,13 @@ static void lanes_open_one(struct store_server *s, struct conn *carrier, uint32_
     struct conn *c;
 
     if (lane >= l->size) {
-        const size_t size = MAX_OF((size_t)lane + 1, MAX_OF(8u, 2 * l->size));
-        struct conn **conns = mem_realloc_array(l->conns, size, sizeof *conns);
+        struct conn **conns = mem_grow_to(l->conns, &l->size, lane, sizeof *conns);
 
         if (!conns) {
             conn_refuse(s, carrier, "out of memory");
             return;
         }
-        memset(conns + l->size, 0, (size - l->size) * sizeof *conns);
         l->conns = conns;
-        l->size = size;
     }
     c = l->conns[lane] ? NULL : server_new_conn(s);
     if (!c) {

@@ -16,7 +16,7 @@ def main():
     octets = data.getvalue()
     with open(output, "w") as f:
         f.write("/* Made by embed.py of server.py. */\n")
-        f.write('#include "warm/warm_int.h"\n\n')
+        f.write("#include <stddef.h>\n\n")
         f.write("const unsigned char warm_program[] = {\n")
         for i in range(0, len(octets), 16):
             f.write("    %s,\n" % ", ".join("%d" % b for b in octets[i : i + 16]))

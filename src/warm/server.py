@@ -28,7 +28,7 @@ PR_SET_MM, PR_SET_MM_MAP, PR_GET_TID_ADDRESS = 35, 14, 40
 PR_SET_PTRACER = 0x59616D61
 CLONE_PARENT, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 SIGCHLD = 17
-# What the reader of stacks uses where ptrace is forbidden: see src/stacks/faulthandler.h.
+# What the reader of stacks uses where ptrace is forbidden: see src/stacks/collect.c.
 SIGURG, STACKS_FD = 23, 251
 FLAG_SESSION = 1
 # Number of clone(2), and whether the thread pointer is its fourth argument.

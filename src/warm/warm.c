@@ -20,7 +20,6 @@
 #include "process/cgroup.h"
 #include "warm/core/warm_core.h"
 #include "warm/warm_cache.h"
-#include "warm/warm_int.h"
 
 #define ANSWER_MS                                                                      \
     15000 /* A fork takes milliseconds; a server that was stopped never answers. */
@@ -29,6 +28,10 @@
 #define KEEP_MS      5000  /* without a new module: the worker is at work */
 #define WAIT_MS      60000 /* that a module takes before the user is told */
 #define LATE_MS      5000  /* that workers wait for modules to be left out */
+
+/* The program of the interpreter, made at build time (embed.py). */
+extern const unsigned char warm_program[];
+extern const size_t warm_program_size;
 
 struct warm {
     struct warm_opts opts;

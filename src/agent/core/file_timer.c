@@ -43,14 +43,10 @@ static int timers_add(struct timers *t, int64_t pid, const char *scope,
 {
     if (t->count == TIMERS_MAX)
         return err_set(err, MUSTER_EFULL, "more than %u timers", TIMERS_MAX);
-    if (t->count == t->size) {
-        const size_t size = t->size ? t->size * 2 : 16;
-        struct timer_entry *list = mem_realloc_array(t->list, size, sizeof *list);
-        if (!list)
-            return err_nomem(err);
-        t->list = list;
-        t->size = size;
-    }
+    struct timer_entry *list = mem_grow_to(t->list, &t->size, t->count, sizeof *list);
+    if (!list)
+        return err_nomem(err);
+    t->list = list;
     char *copy = mem_strdup(scope);
     if (!copy)
         return err_nomem(err);

@@ -20,33 +20,33 @@ static void put(struct buf *out, struct span s)
     (void)buf_append_span(out, s);
 }
 
-/* File "/home/u/train.py", line 41, in load -> train.py:41 */
-static void put_short_place(struct buf *out, struct span place)
+bool place_shorten(struct span place, struct span *file, struct span *line)
 {
     static const char head[] = "File \"", mid[] = "\", line ";
-    const uint8_t *at, *slash;
-    struct span file, rest;
-    size_t digits = 0;
+    struct span rest = span_after(place, mid);
+    const struct span digits = rest;
+    uint64_t n;
 
-    if (place.n < sizeof head || memcmp(place.p, head, sizeof head - 1) != 0)
-        return;
-    file = span_of(place.p + sizeof head - 1, place.n - (sizeof head - 1));
-    at = memmem(file.p, file.n, mid, sizeof mid - 1);
-    if (!at)
-        return;
-    rest =
-        span_of(at + sizeof mid - 1, file.n - (size_t)(at - file.p) - (sizeof mid - 1));
-    file.n = (size_t)(at - file.p);
-    slash = memrchr(file.p, '/', file.n);
+    if (!rest.p || !span_starts(place, head) ||
+        digits.p - place.p < (ptrdiff_t)(sizeof head + sizeof mid - 2))
+        return false;
+    *file = span_of(place.p + sizeof head - 1,
+                    place.n - rest.n - (sizeof head - 1) - (sizeof mid - 1));
+    const uint8_t *slash = file->n ? memrchr(file->p, '/', file->n) : NULL;
     if (slash)
-        file = span_of(slash + 1, (size_t)(file.p + file.n - slash - 1));
-    while (digits < rest.n && rest.p[digits] >= '0' && rest.p[digits] <= '9')
-        digits++;
-    (void)buf_append_str(out, " (");
-    put(out, file);
-    (void)buf_append_str(out, ":");
-    put(out, span_of(rest.p, digits));
-    (void)buf_append_str(out, ")");
+        *file = span_skip(*file, (size_t)(slash - file->p) + 1);
+    (void)span_take_number(&rest, &n);
+    *line = span_of(digits.p, digits.n - rest.n);
+    return true;
+}
+
+static void put_short_place(struct buf *out, struct span place)
+{
+    struct span file, line;
+
+    if (place_shorten(place, &file, &line))
+        (void)buf_printf(out, " (%.*s:%.*s)", (int)file.n, (const char *)file.p,
+                         (int)line.n, (const char *)line.p);
 }
 
 int restart_print(struct buf *out, const struct record_entry *e)

@@ -12,6 +12,10 @@ struct verdict_style {
     int exit_code;           /* of --exit-codes=cause; 0: not given */
 };
 
+/* Takes Python's 'File "/x/train.py", line 41, in load' apart: train.py and 41. False:
+ * the place is something else. */
+bool place_shorten(struct span place, struct span *file, struct span *line);
+
 /* "rank 3 on node2 failed: RuntimeError: bad data shard 17 (train.py:41). Restart 1 of
  * 3." One line, without newline. */
 int restart_print(struct buf *out, const struct record_entry *e);

@@ -18,44 +18,31 @@ void stack_sample_fini(struct stack_sample *s)
     *s = (struct stack_sample){ 0 };
 }
 
-static struct stack_rank *reserve_rank(struct stack_sample *s)
-{
-    if (s->count == s->size) {
-        const size_t size = s->size ? s->size * 2 : 16;
-        struct stack_rank *ranks = mem_realloc_array(s->ranks, size, sizeof *ranks);
-
-        if (!ranks)
-            return NULL;
-        s->ranks = ranks;
-        s->size = size;
-    }
-    return &s->ranks[s->count];
-}
-
 struct stack_rank *stack_sample_add(struct stack_sample *s, size_t processes)
 {
-    struct stack_rank *r = reserve_rank(s);
+    struct stack_rank *r = mem_grow_to(s->ranks, &s->size, s->count, sizeof *r);
     struct stack_process *p = arena_alloc(&s->arena, processes, sizeof *p);
 
+    if (r)
+        s->ranks = r;
     if (!r || !p)
         return NULL;
+    r += s->count++;
     for (size_t i = 0; i < processes; i++)
         p[i].command = p[i].wchan = p[i].syscall = p[i].missing = "";
     *r = (struct stack_rank){ .node = "", .processes = p, .process_count = processes };
-    s->count++;
     return r;
 }
 
 /* A copy that is safe to print: names of nodes, files and functions come from other
  * machines. */
-static const char *clean_text(struct arena *a, const char *text)
+static const char *clean_text(struct arena *a, struct span text)
 {
     const char *copy;
     struct buf b;
 
     buf_init(&b, SIZE_MAX);
-    copy =
-        escape_append(&b, span_str(text), 0) == 0 ? arena_text(a, buf_span(&b)) : NULL;
+    copy = escape_append(&b, text, 0) == 0 ? arena_text(a, buf_span(&b)) : NULL;
     buf_fini(&b);
     return copy;
 }
@@ -67,7 +54,7 @@ int stack_sample_note(struct stack_sample *s, const char *text)
             return 0;
     if (s->note_count == STACK_NOTES_MAX)
         return 0;
-    const char *copy = clean_text(&s->arena, text);
+    const char *copy = clean_text(&s->arena, span_str(text));
     if (!copy)
         return MUSTER_ENOMEM;
     s->notes[s->note_count++] = copy;
@@ -230,7 +217,7 @@ int stack_sample_print_within(struct buf *out, const struct stack_sample *s,
 static const char *member_text(struct arena *a, const json_t *value, bool *failed)
 {
     const char *text = json_is_string(value) ? json_string_value(value) : "";
-    const char *copy = *text ? clean_text(a, text) : "";
+    const char *copy = *text ? clean_text(a, span_str(text)) : "";
 
     *failed = *failed || !copy;
     return copy ? copy : "";
@@ -377,16 +364,9 @@ int stack_sample_parse_of(struct stack_sample *s, struct span json, struct span 
 {
     size_t i = s->count;
     int rc = stack_sample_parse(s, json, err);
-    const char *name = NULL;
-    struct buf b;
+    const char *name = rc == 0 && node.n ? clean_text(&s->arena, node) : NULL;
 
-    if (rc != 0 || node.n == 0)
-        return rc;
-    buf_init(&b, SIZE_MAX);
-    if (escape_append(&b, node, 0) == 0)
-        name = arena_text(&s->arena, buf_span(&b));
-    buf_fini(&b);
     for (; name && i < s->count; i++)
         s->ranks[i].node = name;
-    return 0;
+    return rc;
 }

@@ -102,8 +102,7 @@ static void put_workers(struct buf *out, const struct job_node *n)
         const struct worker_status *w = i < n->worker_count ? &n->workers[i] : NULL;
         const enum worker_state state = job_worker_state(n, i);
 
-        put_key_maybe(out, i ? ", {\"rank\": " : "{\"rank\": ",
-                      n->first_rank < 0 ? -1 : n->first_rank + (int64_t)i, 0);
+        put_key_maybe(out, i ? ", {\"rank\": " : "{\"rank\": ", job_rank(n, i), 0);
         put_key_int(out, ", \"local_rank\": ", (int64_t)i);
         put_key_text(out, ", \"state\": ", span_str(worker_state_word(state)));
         put_key_maybe(out, ", \"pid\": ", w ? w->pid : 0, 1);

@@ -55,15 +55,10 @@ static struct job_node *node_find_or_add(struct job_status *j, uint32_t number)
         return &j->nodes[at];
     if (j->count == NODES_MAX)
         return NULL;
-    if (j->count == j->size) {
-        const size_t size = j->size ? j->size * 2 : 16;
-        struct job_node *more = mem_realloc_array(j->nodes, size, sizeof *more);
-
-        if (!more)
-            return NULL;
-        j->nodes = more;
-        j->size = size;
-    }
+    struct job_node *more = mem_grow_to(j->nodes, &j->size, j->count, sizeof *more);
+    if (!more)
+        return NULL;
+    j->nodes = more;
     assert(at <= j->count && j->count < j->size);
     assert(at == 0 || j->nodes[at - 1].number < number);
     memmove(&j->nodes[at + 1], &j->nodes[at], (j->count - at) * sizeof *j->nodes);
@@ -410,6 +405,16 @@ size_t job_worker_count(const struct job_node *n)
     return n->reported || n->worker_count
                ? n->worker_count
                : (size_t)MIN_OF(n->ranks, (int64_t)JOB_WORKERS_LISTED);
+}
+
+size_t job_workers_listed(const struct job_status *j, const struct job_node *n)
+{
+    return j->ranks <= JOB_WORKERS_LISTED ? job_worker_count(n) : 0;
+}
+
+int64_t job_rank(const struct job_node *n, size_t local_rank)
+{
+    return n->first_rank < 0 ? -1 : n->first_rank + (int64_t)local_rank;
 }
 
 bool job_worker_has_code(enum worker_state s)

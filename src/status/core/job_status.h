@@ -138,6 +138,9 @@ void job_status_fini(struct job_status *j); /* zeroed is fine */
 enum worker_state job_worker_state(const struct job_node *n, size_t local_rank);
 /* How many workers of the node can be listed; it knows nothing of some of them. */
 size_t job_worker_count(const struct job_node *n);
+/* The same; none in a large job. */
+size_t job_workers_listed(const struct job_status *j, const struct job_node *n);
+int64_t job_rank(const struct job_node *n, size_t local_rank); /* -1: none */
 /* Whether a worker in this state has an exit code. */
 bool job_worker_has_code(enum worker_state s);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "job/core/verdict.h"
 #include "status/core/put.h"
 
 #define LISTED_MAX 40u /* nodes; larger jobs list only those that stand out */
@@ -34,30 +35,15 @@ void status_ranks(struct buf *out, const struct job_node *n)
         put_int(out, n->first_rank);
 }
 
-/* Shortens 'File "/x/train.py", line 41, in load' to 'train.py:41'. Other texts stay as
- * they are. */
+/* Other texts than those of Python's frames stay as they are. */
 static void put_place(struct buf *out, struct span place)
 {
-    static const char before[] = "File \"", between[] = "\", line ";
-    const size_t skip = sizeof before - 1;
-    const uint8_t *end = place.n > skip && memcmp(place.p, before, skip) == 0
-                             ? memmem(place.p, place.n, between, sizeof between - 1)
-                             : NULL;
-    const uint8_t *from = place.p + skip, *number;
+    struct span file = place, line = { NULL, 0 };
+    const bool frame = place_shorten(place, &file, &line);
 
-    if (!end) {
-        put_plain(out, place);
-        return;
-    }
-    for (const uint8_t *p = from; p < end; p++)
-        if (*p == '/')
-            from = p + 1;
-    put_plain(out, span_of(from, (size_t)(end - from)));
-    put_str(out, ":");
-    number = end + sizeof between - 1;
-    for (end = number; end < place.p + place.n && *end >= '0' && *end <= '9';)
-        end++;
-    put_plain(out, span_of(number, (size_t)(end - number)));
+    put_plain(out, file);
+    put_str(out, frame ? ":" : "");
+    put_plain(out, line);
 }
 
 /* "rank 3 on node2: ..." */
@@ -327,16 +313,13 @@ static void put_row(struct buf *out, const struct job_node *n, const size_t *wid
 static void put_workers(struct buf *out, const struct job_status *j,
                         const struct job_node *n)
 {
-    const size_t count = j->ranks <= JOB_WORKERS_LISTED ? job_worker_count(n) : 0;
-
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < job_workers_listed(j, n); i++) {
         const struct worker_status *w = i < n->worker_count ? &n->workers[i] : NULL;
         const enum worker_state state = job_worker_state(n, i);
 
-        (void)buf_printf(
-            out, "      rank %-5lld pid %-8lld %s",
-            (long long)(n->first_rank < 0 ? -1 : n->first_rank + (int64_t)i),
-            (long long)(w ? w->pid : 0), worker_state_word(state));
+        (void)buf_printf(out, "      rank %-5lld pid %-8lld %s",
+                         (long long)job_rank(n, i), (long long)(w ? w->pid : 0),
+                         worker_state_word(state));
         if (job_worker_has_code(state))
             (void)buf_printf(out, " (%d)", w ? w->code : 0);
         if (w && n->reported) {
