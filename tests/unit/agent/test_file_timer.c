@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "agent/core/telemetry.h"
 #include "agent/core/file_timer.h"
+#include "agent/core/telemetry.h"
 
 static void feed(struct timers *t, int64_t pid, const char *scope, double when, int sig)
 {
