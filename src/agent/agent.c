@@ -225,7 +225,11 @@ static void leave_rendezvous(struct agent *a)
 
 static void agent_on_drained(void *ctx)
 {
-    agent_post(ctx, AGENT_EV_DRAINED, 0, agent_policy_outcome(ctx));
+    if (agent_notice_busy(ctx, agent_on_drained))
+        return;
+    const int noticed = agent_notice_outcome(ctx);
+
+    agent_post(ctx, AGENT_EV_DRAINED, 0, noticed ? noticed : agent_policy_outcome(ctx));
     agent_pump(ctx);
 }
 
@@ -237,6 +241,7 @@ static void agent_find_name(struct agent *a);
 
 static void join_round(struct agent *a)
 {
+    agent_notice_over(a);
     agent_event_lap(a, NULL);
     agent_wait_begin(a, WAITING_FOR_ROUND, MONO_NEVER);
     a->handler->ops->next(a->handler, agent_on_joined, a);
@@ -276,7 +281,10 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         agent_step(a, STEP_STOP);
         agent_log(a, fx);
         a->workers[fx->worker].signalled_us = clock_now().wall_us;
-        guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);
+        if (a->core.notice_ms && fx->sig != SIGTERM)
+            guard_pass_on(a->guard, (uint32_t)fx->worker, fx->sig);
+        else
+            guard_signal(a->guard, (uint32_t)fx->worker, fx->sig);
         break;
     case AGENT_FX_LEFTOVERS:
         guard_signal_leftovers(a->guard, fx->sig);
@@ -537,8 +545,8 @@ static int open_all(struct agent *a, struct muster_error *err)
     static int (*const opens[])(struct agent * a, struct muster_error * err) = {
         open_core,         agent_workers_open, agent_health_open, agent_wait_open,
         agent_steps_open,  agent_status_check, agent_net_open,    agent_telemetry_open,
-        agent_policy_open, open_guard,         open_warm,         open_logs,
-        agent_serve_open,  open_handler,
+        agent_policy_open, agent_notice_open,  open_guard,        open_warm,
+        open_logs,         agent_serve_open,   open_handler,
     };
     int rc = 0;
 
@@ -577,6 +585,7 @@ static void close_all(struct agent *a)
     agent_health_close(a);
     agent_job_close(a);
     agent_policy_close(a);
+    agent_notice_close(a);
     agent_telemetry_close(a);
     uv_close((uv_handle_t *)&a->driver->timer, NULL);
     uv_close((uv_handle_t *)&a->driver->before_sleep, NULL);
@@ -589,6 +598,7 @@ static void close_all(struct agent *a)
         log_line(a->log, LOG_DEBUG, AT_AGENT, "the loop ended with open handles");
     agent_status_free(a);
     agent_policy_free(a);
+    agent_notice_free(a);
     agent_forget_failures(a);
     mem_free(a->wait);
     mem_free(a->health);
@@ -725,6 +735,7 @@ __attribute__((noinline)) static int run_guarded(const struct agent_opts *opts,
         agent_status_open(&a);
         agent_stacks_open(&a);
         agent_hang_open(&a);
+        agent_notice_on(&a);
         agent_log_config(&a);
         if (agent_events_wanted(&a))
             agent_find_name(&a);

@@ -73,6 +73,7 @@ struct agent {
     struct hang *hang;                 /* NULL: --hang was not given */
     struct warm *warm;                 /* NULL: not asked for */
     struct agent_policy *policy;       /* policy.c; NULL: none was needed so far */
+    struct agent_notice *notice;       /* notice.c; likewise */
     struct guard *guard;
     struct logs *logs;
     struct rdzv_handler *handler;
@@ -217,6 +218,24 @@ void agent_write_report(struct agent *a); /* --report, if it was given */
 /* Owned by the caller; NULL if there is none, or if it says what the error has said. */
 char *agent_verdict(struct agent *a, enum agent_core_why why);
 
+/* notice.c: preemption with a clock. open reads the options, on begins to listen. */
+int agent_notice_open(struct agent *a, struct muster_error *err);
+void agent_notice_on(struct agent *a);
+void agent_notice_close(struct agent *a);
+void agent_notice_free(struct agent *a);
+const char *agent_notice_file(const struct agent *a); /* NULL: none */
+int agent_notice_next_signal(const struct agent *a,
+                             size_t i); /* the i-th; 0: no more */
+/* A signal has come; false: it is no notice, or the second one. */
+bool agent_notice_signal(struct agent *a, int sig, const char *from);
+void agent_notice_entry(struct agent *a, const struct record_entry *e);
+/* True: the command of --on-notice still runs, and then is called later. */
+bool agent_notice_busy(struct agent *a, void (*then)(void *agent));
+int agent_notice_outcome(struct agent *a);          /* for DRAINED */
+uint64_t agent_notice_until(const struct agent *a); /* no new round before that; or 0 */
+void agent_notice_over(struct agent *a);            /* the next round is joined */
+const char *agent_notice_text(const struct agent *a);
+
 /* policy.c: restarts by cause. */
 int agent_policy_open(struct agent *a, struct muster_error *err);
 void agent_policy_close(struct agent *a);
@@ -232,6 +251,7 @@ int agent_policy_outcome(const struct agent *a);
 void agent_policy_hold(struct agent *a, uint64_t ms);
 bool agent_policy_holds(struct agent *a, void (*join)(struct agent *a));
 bool agent_policy_cancel(struct agent *a);
+void agent_policy_release(struct agent *a);           /* it may be joined now */
 uint64_t agent_policy_wait_ms(const struct agent *a); /* 0: it does not wait */
 /* That of --exit-codes, if it was given. */
 int agent_exit_code(const struct agent *a, enum agent_core_why why, int usual);

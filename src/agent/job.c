@@ -174,6 +174,12 @@ static void on_entry(void *ctx, const struct record_entry *e)
     }
     if ((e->kind == RECORD_LOST || e->kind == RECORD_LEFT) && is_news(a, e))
         on_node_gone(a, e);
+    if (e->kind == RECORD_NOTICE
+            ? e->count > 0 || (a->starts > 0 && e->round >= agent_job_round(a))
+            : e->kind == RECORD_LEFT || e->kind == RECORD_LOST) {
+        agent_notice_entry(a, e);
+        agent_pump(a);
+    }
     if (e->kind == RECORD_NOTE && a->hang)
         agent_hang_entry(a, e);
     if (e->kind == RECORD_NOTE && e->cause == CAUSE_POLICY &&
@@ -220,6 +226,7 @@ static void on_entry(void *ctx, const struct record_entry *e)
     case RECORD_LOST:
     case RECORD_FAILED:
     case RECORD_NOTE:
+    case RECORD_NOTICE:
     case RECORD_KIND_COUNT:
         break;
     }
@@ -428,7 +435,16 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
                               .text = span_str(a->stopped_by) };
 
     a->job.leave = leave;
-    if (a->core.why == WHY_SIGNAL)
+    if (a->core.why == WHY_NOTICE) {
+        e.cause = CAUSE_NOTICE;
+        e.text = span_str(agent_notice_text(a));
+    }
+    if (a->core.why == WHY_NOTICE && a->core.all_go && a->job.ranks_sent) {
+        e.kind = RECORD_VERDICT;
+        (void)session_publish(a->job.session, &e);
+        e.kind = RECORD_LEFT;
+    }
+    if (a->core.why == WHY_SIGNAL || a->core.why == WHY_NOTICE)
         (void)session_publish(a->job.session, &e);
     if (a->core.why == WHY_FATAL && a->job.ranks_sent && !a->job.cut_off &&
         (a->fatal.code == MUSTER_ETIMEDOUT || a->fatal.code == MUSTER_ECLOSED)) {
@@ -443,7 +459,12 @@ void agent_job_leave(struct agent *a, void (*leave)(struct agent *a))
     }
     const bool away = session_state(a->job.session) == SESSION_CONNECTING;
     if (session_shared(a->job.session) && session_is_local(a->job.session))
-        session_wait_last(a->job.session, LAST_MS, on_last_entry, a);
+        session_wait_last(
+            a->job.session,
+            a->core.why == WHY_NOTICE
+                ? MAX_OF(ms_left(a->core.due_ms, uv_now(&a->loop)), 2000) - 1000
+                : LAST_MS,
+            on_last_entry, a);
     else if (a->core.why == WHY_SUCCESS && away) /* It may lack our report. */
         session_sync(a->job.session, 500, on_last_entry, a);
     else if (a->config->report && !away &&

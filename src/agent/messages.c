@@ -162,9 +162,9 @@ void agent_log(struct agent *a, const struct agent_core_fx *fx)
     case AGENT_FX_SIGNAL:
         if (worker_of(a, fx)->pid == 0) /* It was never started. */
             break;
-        log_line(log, agent_restart_level(a, LOG_WARN), AT_CLOSING,
-                 "Sending process %d closing signal %s", (int)worker_of(a, fx)->pid,
-                 signal_name(fx->sig));
+        log_line(log, a->core.notice_ms ? LOG_INFO : agent_restart_level(a, LOG_WARN),
+                 AT_CLOSING, "Sending process %d closing signal %s",
+                 (int)worker_of(a, fx)->pid, signal_name(fx->sig));
         break;
     case AGENT_FX_LOG_WAITING:
         log_waiting(a);

@@ -32,8 +32,12 @@ static void on_hold_over(void *ctx)
 {
     struct agent_policy *p = ctx;
 
+    void (*join)(struct agent * a) = p->join;
+
     p->until_ms = 0;
-    p->join(p->agent);
+    p->join = NULL;
+    if (join)
+        join(p->agent);
 }
 
 /* Made when it is needed: a node without a policy may be told to wait by the host's. */
@@ -147,8 +151,11 @@ void agent_policy_hold(struct agent *a, uint64_t ms)
 
 bool agent_policy_holds(struct agent *a, void (*join)(struct agent *a))
 {
-    struct agent_policy *p = a->policy;
+    const uint64_t until_ms = agent_notice_until(a);
+    struct agent_policy *p = until_ms ? policy_of(a) : a->policy;
 
+    if (p)
+        p->until_ms = MAX_OF(p->until_ms, until_ms);
     if (!p || p->until_ms <= clock_mono_ms())
         return false;
     p->join = join;
@@ -168,6 +175,12 @@ bool agent_policy_cancel(struct agent *a)
     return true;
 }
 
+void agent_policy_release(struct agent *a)
+{
+    if (a->policy && a->policy->join)
+        deadline_set(&a->policy->hold, clock_mono_ms());
+}
+
 uint64_t agent_policy_wait_ms(const struct agent *a)
 {
     return a->policy && a->policy->until_ms
@@ -183,6 +196,8 @@ int agent_exit_code(const struct agent *a, enum agent_core_why why, int usual)
 
     if (!a->config->exit_by_cause || usual == 0)
         return usual;
+    if (why == WHY_NOTICE)
+        return EXIT_TRY_AGAIN;
     if ((why == WHY_FAILURE || why == WHY_FATAL) &&
         record_find(session_record(a->job.session), RECORD_VERDICT, -1, &v))
         return cause_exit_code(&v);

@@ -84,6 +84,16 @@ static void signals_on_signal(uv_signal_t *handle, int sig)
     agent_pump(a);
 }
 
+static void signals_on_notice(uv_signal_t *handle, int sig)
+{
+    struct agent *a = handle->data;
+    char from[256];
+
+    describe_sender(from, sizeof from, sig);
+    if (!agent_notice_signal(a, sig, from))
+        signals_on_signal(handle, sig);
+}
+
 /* The guard looks again, as only it knows that the pid is still the worker's. */
 static void signals_on_passed(uv_signal_t *handle, int sig)
 {
@@ -232,6 +242,8 @@ int agent_signals_open(struct agent *a, struct muster_error *err)
     if (!a->signals)
         return err_nomem(err);
     reap_orphans(a);
+    for (size_t i = 0; a->opts.handle_signals && agent_notice_next_signal(a, i); i++)
+        handle_one(a, agent_notice_next_signal(a, i), signals_on_notice);
     for (size_t i = 0; a->opts.handle_signals && i < ARRAY_LEN(passed); i++)
         if (!is_handled_signal(a, passed[i]))
             handle_one(a, passed[i], signals_on_passed);

@@ -84,6 +84,7 @@ static struct worker_place worker_place_of(const struct agent *a, int64_t local_
         .use_agent_store = a->handler->ops->use_agent_store(a->handler),
         .error_file = "",
         .timer_file = agent_timer_file(a),
+        .notice_file = agent_notice_file(a),
         .interface = agent_net_interface(a),
     };
 }

@@ -189,6 +189,8 @@ static int outcome(const struct agent_result *r, struct muster_error *err)
         return worker_failed(r, err);
     case WHY_SIGNAL:
         return err_set(err, MUSTER_ESIGNAL, "ended by signal %d", r->signal);
+    case WHY_NOTICE:
+        return err_set(err, MUSTER_ESIGNAL, "ended after a notice (preempted)");
     case WHY_FATAL:
         err_copy(err, &r->error);
         return r->error.code ? r->error.code : MUSTER_EBUG;

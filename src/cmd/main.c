@@ -19,6 +19,7 @@ const struct command commands[] = {
     { "store", cmd_store, "serve a key-value store to PyTorch's TCPStore clients" },
     { "status", cmd_status, "show what the jobs on this machine do" },
     { "stacks", cmd_stacks, "show where each rank of a job is now" },
+    { "notice", cmd_notice, "tell all ranks of a job that it is to go by a deadline" },
     { "top", cmd_top, "show the jobs on this machine, live on the terminal" },
     { "report", cmd_report, "show the report of a job that has ended" },
     { "completion", cmd_completion, "print a completion script for a shell" },

@@ -1,8 +1,10 @@
-/* fuzz_policy.c - policies of restarts: whatever is read is printed so that it reads
- * the same, and decides about a few failures without fail. */
+/* fuzz_policy.c - sources of notices, and policies of restarts: whatever is read is
+ * printed so that it reads the same, and decides about a few failures without fail. */
 #include <assert.h>
 #include <string.h>
 
+#include "base/mem.h"
+#include "policy/core/notice.h"
 #include "policy/core/policy.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -13,6 +15,26 @@ static void print(struct buf *b, const struct policy *p)
     assert(policy_print(b, p) == 0);
 }
 
+static void read_notice(const uint8_t *data, size_t size)
+{
+    char *text = mem_strndup((const char *)data, size);
+    struct muster_error err = { 0 };
+    struct notice_sources from;
+    int sig;
+
+    assert(text);
+    if (notice_parse(&from, text, &err) == 0) {
+        assert(from.count <= NOTICE_SIGNALS);
+        for (size_t i = 0; i < from.count; i++)
+            assert(from.signals[i].sig > 0 && from.signals[i].ms <= NOTICE_MOST_MS);
+        assert(!from.command || (from.count == 0 && !from.slurm));
+    } else {
+        assert(err.code == MUSTER_EINVAL && err.text[0]);
+    }
+    assert(notice_answer_parse(&sig, text, &err) == 0 || err.text[0]);
+    mem_free(text);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct muster_error err = { 0 };
@@ -20,6 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct buf once, twice;
     struct policy_history h = { 0 };
 
+    read_notice(data, size);
     if (policy_scan(&p, span_of(data, size), &err) < 0) {
         assert(err.code == MUSTER_EINVAL && err.text[0]);
         return 0;

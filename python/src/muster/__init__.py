@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         MusterTimeoutError,
         NativeError,
     )
+    from ._notice import deadline
     from ._store import Store
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Results",
     "Store",
     "Verdict",
+    "deadline",
     "elastic_launch",
 ]
 
@@ -64,6 +66,7 @@ _WHERE = {
     "Results": "_launch",
     "Store": "_store",
     "Verdict": "_failures",
+    "deadline": "_notice",
     "elastic_launch": "_launch",
 }
 

@@ -57,8 +57,8 @@ class LaunchConfig:
     ``hang`` (``"10m"``, ``"10m:restart"``), ``progress_file``, ``restart_grace`` (``"5s"``),
     ``log_attempts``, ``failure`` (``"short"``, ``"torch"``), ``net`` (``"ib0"``,
     ``"10.1.0.0/16"``), ``restart_policy`` (``"default"``), ``restart_budget`` (``"5/1h"``,
-    beside ``max_restarts``, unless that is 0) and ``restart_backoff`` (``"1s..60s"``) are its
-    flags of these names.
+    beside ``max_restarts``, unless that is 0) ``restart_backoff`` (``"1s..60s"``),
+    ``notice`` (``"SIGTERM:120s"``) and ``on_notice`` are its flags of these names.
     """
 
     min_nodes: int
@@ -94,6 +94,8 @@ class LaunchConfig:
     restart_policy: str | None = None
     restart_budget: str | None = None
     restart_backoff: str | None = None
+    notice: str | None = None
+    on_notice: str | None = None
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -156,7 +158,8 @@ class LaunchConfig:
             options.append(f"--numa-binding={getattr(mode, 'value', mode)}")
         if self.virtual_local_rank:
             options.append("--virtual-local-rank")
-        for name in ("hang", "progress_file", "restart_grace", "restart_policy", "restart_budget", "restart_backoff"):
+        for name in ("hang", "progress_file", "restart_grace", "restart_policy", "restart_budget", "restart_backoff",
+                     "notice", "on_notice"):
             if value := getattr(self, name):
                 options.append(f"--{name.replace('_', '-')}={value}")
         if self.log_attempts is not None:

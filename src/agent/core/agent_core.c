@@ -77,8 +77,16 @@ static bool after_failure(const struct agent_core *g)
     return g->why == WHY_PEER || g->why == WHY_FAILURE;
 }
 
+/* The workers have until the deadline of a notice to save what they have. */
+static bool has_deadline(const struct agent_core *g)
+{
+    return g->notice_ms && (g->why == WHY_NOTICE || g->why == WHY_MEMBERSHIP);
+}
+
 static uint64_t grace_ms(const struct agent_core *g)
 {
+    if (has_deadline(g))
+        return MONO_NEVER;
     return g->why == WHY_SIGNAL ? g->set.shutdown_ms : g->set.restart_ms;
 }
 
@@ -106,6 +114,10 @@ CONDITION(round_is_over,   g->pending == WHY_MEMBERSHIP)
 CONDITION(must_stop,       g->pending != WHY_NONE)
 CONDITION(is_fenced,       g->fenced)
 CONDITION(no_grace,        g->why != WHY_SUCCESS && grace_ms(g) == 0)
+CONDITION(must_go,         g->pending == WHY_NOTICE)
+CONDITION(goes,            g->why == WHY_NOTICE)
+CONDITION(too_few_stay,    ev->code == AGENT_JOB_ENDS &&
+                               (g->why == WHY_NOTICE || g->why == WHY_MEMBERSHIP))
 /* The workers have done their work; what they started or wrote may still be there. */
 CONDITION(ended_well,      g->why == WHY_SUCCESS)
 CONDITION(for_new_round,   g->why == WHY_MEMBERSHIP)
@@ -162,6 +174,16 @@ ACTION(limit_restarts)
 ACTION(keep_change)
 {
     g->pending = MAX_OF(g->pending, WHY_MEMBERSHIP);
+}
+
+ACTION(keep_notice)
+{
+    g->pending = WHY_NOTICE;
+}
+
+ACTION(end_job)
+{
+    g->all_go = true;
 }
 
 ACTION(keep_peer_failure)
@@ -319,6 +341,9 @@ static const struct agent_transition table[] = {
     { IN(STARTING), ON(NODE_WAITS) | ON(NODE_LOST), ALWAYS, KEEP, STAY, { keep_change } },
     { IN(STARTING), ON(EVICTED), ALWAYS, KEEP, STAY, { keep_change, fence } },
     { IN(STARTING), ON(CUT_OFF), may_rejoin, KEEP, STAY, { keep_change, fence } },
+    { IN(STARTING), ON(NOTICE), ALWAYS, KEEP, STAY, { keep_change } },
+    { IN(STARTING), ON(NOTICE_OURS), ALWAYS, KEEP, STAY, { keep_notice } },
+    { IN(STARTING), ON(STARTED), must_go, WHY_NOTICE, TO(STOPPING) },
     { IN(STARTING), ON(STARTED), round_is_over, WHY_MEMBERSHIP, TO(STOPPING) },
     { IN(STARTING), ON(STARTED), any_failed, WHY_FAILURE, TO(STOPPING) },
     { IN(STARTING), ON(STARTED), must_stop, WHY_PEER, TO(STOPPING) },
@@ -338,6 +363,17 @@ static const struct agent_transition table[] = {
     { IN(RUNNING), ON(CUT_OFF), may_rejoin, WHY_MEMBERSHIP, TO(STOPPING), { fence } },
     { IN(STARTING) | IN(RUNNING), ON(CUT_OFF), ALWAYS, WHY_FATAL, TO(STOPPING), { fence } },
     { IN(STARTING) | IN(RUNNING), ON(FATAL), ALWAYS, WHY_FATAL, TO(STOPPING) },
+
+    /* A notice: all workers of the job have until the deadline; then this node goes, or
+     * the others begin without the one that goes. */
+    { IN(RUNNING), ON(NOTICE), ALWAYS, WHY_MEMBERSHIP, TO(STOPPING) },
+    { IN(RUNNING), ON(NOTICE_OURS), ALWAYS, WHY_NOTICE, TO(STOPPING) },
+    { ENDING, ON(NOTICE_OURS), less_than_fatal, WHY_NOTICE, STAY },
+    { IN(JOINING), ON(NOTICE_OURS), ALWAYS, WHY_NOTICE, TO(LEAVING), { cancel_join } },
+    { IN(NEW) | IN(ASSIGNING) | IN(JUDGING), ON(NOTICE_OURS), ALWAYS, WHY_NOTICE,
+      TO(LEAVING) },
+    /* Whether it still counts does not matter any more: its workers go on saving. */
+    { IN(STOPPING), ON(CUT_OFF) | ON(EVICTED), goes, KEEP, STAY },
 
     /* Ending the workers. */
     { IN(STOPPING), ON(ENTERED), nobody_left, KEEP, TO(DRAINING) },
@@ -363,6 +399,7 @@ static const struct agent_transition table[] = {
     { ENDING, ON(CUT_OFF), for_good_fatal, WHY_FATAL, STAY },
 
     /* All are gone: what comes of it. */
+    { IN(DRAINING), ON(DRAINED), too_few_stay, WHY_NOTICE, TO(LEAVING), { end_job } },
     { IN(DRAINING), ON(DRAINED), ended_well, KEEP, TO(BARRIER) },
     { IN(DRAINING), ON(DRAINED), for_new_round, KEEP, TO(JOINING) },
     { IN(DRAINING), ON(DRAINED), own_restart, KEEP, TO(JOINING),
@@ -416,6 +453,7 @@ ACTION(enter_joining)
     g->outcome = UNDECIDED;
     g->barrier_short = g->judge_gone = g->evicted = g->fenced = false;
     g->due_ms = MONO_NEVER;
+    g->notice_ms = 0;
     add_kind(fx, AGENT_FX_JOIN);
 }
 
@@ -455,6 +493,13 @@ ACTION(enter_stopping)
     if (g->why == WHY_SUCCESS) { /* All have exited by themselves. */
         g->due_ms = now + AGENT_LEFTOVER_MS;
         ask_leftovers_again(g, ev, fx);
+        return;
+    }
+    if (has_deadline(g)) {
+        g->stop_sig = g->notice_sig;
+        g->due_ms = g->notice_ms;
+        if (g->stop_sig)
+            ask_workers(g, ev, fx);
         return;
     }
     g->stop_sig = g->why == WHY_SIGNAL && g->signals == 1 ? g->signal : SIGTERM;
@@ -501,10 +546,15 @@ ACTION(enter_barrier)
  * node; every other end closes it. */
 ACTION(enter_leaving)
 {
+    const bool goes_alone =
+        g->why == WHY_SIGNAL || (g->why == WHY_NOTICE && !g->all_go);
+
     g->due_ms =
         ev->now.mono_ms + (g->why == WHY_FATAL ? AGENT_CLOSE_FATAL_MS : AGENT_CLOSE_MS);
-    add_effect(fx, (struct agent_core_fx){ .kind = AGENT_FX_LEAVE,
-                                           .close = g->why != WHY_SIGNAL });
+    if (g->why == WHY_NOTICE) /* Whoever serves the store leaves last. */
+        g->due_ms = MAX_OF(g->due_ms, g->notice_ms + AGENT_CLOSE_MS);
+    add_effect(fx,
+               (struct agent_core_fx){ .kind = AGENT_FX_LEAVE, .close = !goes_alone });
 }
 
 ACTION(enter_done)
@@ -563,6 +613,15 @@ NOTE(note_drained)
         g->remaining = 0;
     if (ev->code == AGENT_FREE_RESTART)
         g->remaining++; /* which use_restart takes back */
+    return true;
+}
+
+NOTE(note_notice)
+{
+    if (g->notice_ms == 0) {
+        g->notice_ms = ev->now.mono_ms + (uint64_t)ev->worker;
+        g->notice_sig = ev->code;
+    }
     return true;
 }
 
@@ -638,6 +697,7 @@ static bool (*const notes[])(struct agent_core *g, const struct agent_core_event
     [AGENT_EV_EVICTED] = note_evicted,  [AGENT_EV_BARRIER_SHORT] = note_barrier_short,
     [AGENT_EV_RESTART] = note_restart,  [AGENT_EV_VERDICT] = note_verdict,
     [AGENT_EV_JUDGE_GONE] = note_judge, [AGENT_EV_JUDGE_BACK] = note_judge,
+    [AGENT_EV_NOTICE] = note_notice,    [AGENT_EV_NOTICE_OURS] = note_notice,
     [AGENT_EV_ENTERED] = NULL,
 };
 

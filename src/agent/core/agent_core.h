@@ -88,6 +88,7 @@ enum agent_core_why {
     WHY_STUCK,  /* uninterruptible sleep */
     WHY_FATAL,  /* the rendezvous, the guard or a start failed */
     WHY_SIGNAL, /* to the agent */
+    WHY_NOTICE, /* this node, or all of the job, is to go by a deadline */
 };
 
 #define AGENT_EVENTS(X)                                                                \
@@ -111,6 +112,9 @@ enum agent_core_why {
     X(STUCK)         /* a worker, in uninterruptible sleep */                          \
     X(HANG)          /* the job stands still; code 1: no restart is wanted */          \
     X(SIGNAL)        /* to the agent; code: its number */                              \
+    X(NOTICE)        /* another node is to go; worker: milliseconds that are left,     \
+                        code: the signal for the workers, or 0 */                      \
+    X(NOTICE_OURS)   /* the same of this node */                                       \
     X(BARRIER_DONE)                                                                    \
     X(LEFT)                                                                            \
     X(TIMEOUT)                                                                         \
@@ -129,7 +133,12 @@ enum agent_core_event_kind {
 #undef AGENT_EVENT_ENUM
 };
 
-enum agent_core_choice { AGENT_COUNTED_RESTART, AGENT_NO_RESTART, AGENT_FREE_RESTART };
+enum agent_core_choice {
+    AGENT_COUNTED_RESTART,
+    AGENT_NO_RESTART,
+    AGENT_FREE_RESTART,
+    AGENT_JOB_ENDS, /* after a notice: without those who go there are too few */
+};
 
 struct agent_core_event {
     enum agent_core_event_kind kind;
@@ -205,6 +214,9 @@ struct agent_core {
     bool judge_gone;             /* nobody judges this round, */
     bool evicted;                /* or those who do are in a round without this node */
     int stop_sig;                /* what the workers were told last */
+    uint64_t notice_ms;          /* until when they may take after a notice; 0: none */
+    int notice_sig;              /* by which they hear of it; 0: in another way */
+    bool all_go;                 /* nobody goes on after the notice */
     int signal;                  /* that ended us, or 0 */
     int signals;                 /* how many came, */
     int interrupts;              /* and how many of them were SIGINT */

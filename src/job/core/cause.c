@@ -63,6 +63,9 @@ struct policy_failure cause_of_entry(const struct record_entry *e)
     case CAUSE_NODE_LOST:
         f.kind = POLICY_NODE;
         break;
+    case CAUSE_NOTICE:
+        f.kind = POLICY_NOTICE;
+        break;
     case CAUSE_NONE:
     case CAUSE_START:
     case CAUSE_STOPPED:
@@ -144,6 +147,7 @@ int cause_exit_code(const struct record_entry *v)
     case CAUSE_NODE_LOST:
     case CAUSE_CUT_OFF:
     case CAUSE_RENDEZVOUS:
+    case CAUSE_NOTICE:
         return EXIT_TRY_AGAIN;
     case CAUSE_NONE:
     case CAUSE_EXCEPTION:

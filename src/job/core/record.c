@@ -210,6 +210,7 @@ static void count_entry(struct record *r, const struct record_entry *e)
     case RECORD_ENDING:
     case RECORD_VERDICT:
     case RECORD_NOTE:
+    case RECORD_NOTICE:
     case RECORD_KIND_COUNT:
         return;
     }

@@ -45,7 +45,9 @@
     X(RESTART) /* why there is another round: fields as of FAILED; count of total */   \
     X(VERDICT) /* the end of the job: cause, fields as of FAILED if a worker did it,   \
                   as of LOST if a node; body: what the others then waited for */       \
-    X(NOTE)    /* text for people; cause says what it is about */
+    X(NOTE)    /* text for people; cause says what it is about */                      \
+    X(NOTICE)  /* node is to go in wait_us, or, if count is 1, all are; text: who says \
+                */
 
 enum record_kind {
 #define RECORD_KIND_ENUM(name) RECORD_##name,
@@ -73,7 +75,8 @@ const char *record_kind_name(enum record_kind kind); /* "FAILED"; "?" if unknown
     X(RENDEZVOUS, "rendezvous") /* no round came about, or its store failed */         \
     X(HANG, "hang")                                                                    \
     X(CUT_OFF, "cut off") /* this node, from whoever may have gone on without it */    \
-    X(POLICY, "policy")   /* of a NOTE: nodes have different restart policies */
+    X(POLICY, "policy")   /* of a NOTE: nodes have different restart policies */       \
+    X(NOTICE, "notice")   /* a node, or all of the job, was taken away */
 
 enum record_cause {
 #define RECORD_CAUSE_ENUM(name, words) CAUSE_##name,

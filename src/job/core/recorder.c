@@ -1154,7 +1154,7 @@ static void on_gave_up(struct recorder *h, struct run_fx *fx,
         if (!lost || n->session->heard_us < lost->session->heard_us)
             lost = n;
     }
-    if (lost) {
+    if (lost && f->cause != CAUSE_NOTICE) {
         if (!lost->gone)
             declare_lost(h, fx, lost, false);
         blame_node(h, &e, lost);
@@ -1206,6 +1206,13 @@ static void on_publish(struct recorder *h, struct run_fx *fx, struct record_peer
     if (e.kind == RECORD_VERDICT) {
         on_gave_up(h, fx, &e);
         return;
+    }
+    if (e.kind == RECORD_NOTICE && h->budget.policy) {
+        struct record_entry said = e;
+
+        decide(h, fx, &said);
+        e.count |=
+            said.kind == RECORD_VERDICT; /* notice:stop: all of the job is to go */
     }
     emit(h, fx, &e);
     if (e.kind == RECORD_LEFT)

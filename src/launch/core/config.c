@@ -32,7 +32,8 @@ void launch_config_fini(struct launch_config *c)
                             c->script,  c->python,        c->metrics_handler,
                             c->title,   c->warm,          c->status_http,
                             c->hang,    c->progress_file, c->report,
-                            c->net,     c->failure,       c->policy };
+                            c->net,     c->failure,       c->policy,
+                            c->notice,  c->on_notice };
 
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         mem_free(texts[i]);

@@ -15,6 +15,7 @@
 #include "base/nearest.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
+#include "policy/core/notice.h"
 #include "policy/core/policy.h"
 #include "rendezvous/core/conf_table.h"
 #include "rendezvous/core/endpoint.h"
@@ -497,6 +498,8 @@ static int copy_plain_values(struct deriving *d)
         { &c->net, o->net && *o->net ? o->net : NULL },
         { &c->status_http, o->status_http },
         { &c->hang, o->hang },
+        { &c->notice, o->notice && *o->notice ? o->notice : NULL },
+        { &c->on_notice, o->on_notice && *o->on_notice ? o->on_notice : NULL },
         { &c->progress_file,
           o->progress_file && *o->progress_file ? o->progress_file : NULL },
         { &c->signals, o->signals_to_handle },
@@ -662,6 +665,14 @@ static int parse_policy(struct deriving *d)
     return d->c->policy ? 0 : err_nomem(d->err);
 }
 
+static int check_notice(struct deriving *d)
+{
+    struct notice_sources from;
+    int sig, rc = notice_parse(&from, d->c->notice, d->err);
+
+    return rc ? rc : notice_answer_parse(&sig, d->c->on_notice, d->err);
+}
+
 static int parse_hang(struct deriving *d)
 {
     struct launch_config *c = d->c;
@@ -677,15 +688,33 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_machine *machine, struct muster_error *err)
 {
     static const derive_fn steps[] = {
-        check_launch,      choose_backend,     parse_nnodes,
-        check_sizes,       warn_of_unused,     count_workers,
-        check_processes,   apply_omp_rule,     parse_rdzv_conf,
-        set_endpoint,      parse_ranks_filter, check_logs_specs,
-        parse_streams,     check_log_dir,      set_shutdown_timeout,
-        set_restart_grace, set_log_attempts,   copy_plain_values,
-        parse_hang,        parse_policy,       choose_entry,
-        set_run_id,        check_rendezvous,   check_static_endpoint,
-        check_positive,    check_hopeless,
+        check_launch,
+        choose_backend,
+        parse_nnodes,
+        check_sizes,
+        warn_of_unused,
+        count_workers,
+        check_processes,
+        apply_omp_rule,
+        parse_rdzv_conf,
+        set_endpoint,
+        parse_ranks_filter,
+        check_logs_specs,
+        parse_streams,
+        check_log_dir,
+        set_shutdown_timeout,
+        set_restart_grace,
+        set_log_attempts,
+        copy_plain_values,
+        parse_hang,
+        parse_policy,
+        check_notice,
+        choose_entry,
+        set_run_id,
+        check_rendezvous,
+        check_static_endpoint,
+        check_positive,
+        check_hopeless,
     };
     struct deriving d = {
         .c = c, .o = o, .machine = machine, .err = err, .launch = launch

@@ -190,6 +190,17 @@ const struct option_spec options_table[] = {
       "it "
       "is not, 124 after a hang, 137 out of memory, else 1; torch: 1 for all of "
       "them." },
+    { "notice", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(notice),
+      "How it is told that this node is to go: signals with the time that is left then "
+      "(SIGTERM:120s,SIGUSR1; without a time what --shutdown-timeout says), slurm (2 "
+      "minutes before the end of the Slurm job, or slurm:TIME; and SIGTERM), or a "
+      "command that exits with 0 then and may print how many seconds are left. All "
+      "ranks of the job are told, and have until the deadline." },
+    { "on-notice", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(on_notice),
+      "How the ranks are told of it: a signal (SIGTERM if not given), or a command "
+      "that "
+      "is run once on each node. MUSTER_NOTICE_FILE and muster.deadline() tell it, "
+      "too." },
     { "log-attempts", 0, OPTION_INT, OWNER_MUSTER, true, NULL, NULL,
       FIELD(log_attempts),
       "Keep the log directories of the first attempt and of the last N; else all in "

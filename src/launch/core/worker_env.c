@@ -79,6 +79,7 @@ static void put_texts(struct text_list *l, const struct launch_config *c,
         { "TORCHELASTIC_ERROR_FILE", p->error_file },
         { "TORCHELASTIC_SIGNALS_TO_HANDLE", c->signals },
         { "TORCHELASTIC_TIMER_FILE", p->timer_file },
+        { "MUSTER_NOTICE_FILE", p->notice_file },
         { "OMP_NUM_THREADS", c->set_omp ? "1" : NULL },
     };
 

@@ -18,9 +18,10 @@ struct worker_place {
     int64_t served_port;
     int64_t restart_count;
     bool use_agent_store;
-    const char *error_file; /* "" if there is no log directory */
-    const char *timer_file; /* NULL: no file timer */
-    const char *interface;  /* of the workers' network; NULL or "": theirs to find */
+    const char *error_file;  /* "" if there is no log directory */
+    const char *timer_file;  /* NULL: no file timer */
+    const char *notice_file; /* NULL: neither --notice nor --on-notice */
+    const char *interface;   /* of the workers' network; NULL or "": theirs to find */
 };
 
 /* The whole environment: the agent's (envp) with the worker's on top. MUSTER_EINVAL if

@@ -185,6 +185,7 @@ static int on_entry(struct job_status *j, const struct record_entry *e)
     case RECORD_PHASES:
     case RECORD_FAILED:
     case RECORD_NOTE:
+    case RECORD_NOTICE:
     case RECORD_KIND_COUNT:
         break;
     }
