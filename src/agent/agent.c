@@ -404,6 +404,8 @@ static void agent_end(struct agent *a, const struct agent_core_fx *fx)
     if (fx->why == WHY_SUCCESS)
         agent_collect_results(a);
     agent_job_conclude(a, fx->why);
+    if (fx->why == WHY_FAILURE || fx->why == WHY_PEER)
+        r->exit_code = agent_framework_code(a, r->exit_code);
     r->exit_code = agent_exit_code(a, fx->why, r->exit_code);
     a->result->failure_box = fx->why == WHY_FAILURE ? agent_failure_box(a) : NULL;
     a->result->verdict = agent_verdict(a, fx->why);
@@ -543,10 +545,22 @@ static int open_handler(struct agent *a, struct muster_error *err)
 static int open_all(struct agent *a, struct muster_error *err)
 {
     static int (*const opens[])(struct agent * a, struct muster_error * err) = {
-        open_core,         agent_workers_open, agent_health_open, agent_wait_open,
-        agent_steps_open,  agent_status_check, agent_net_open,    agent_telemetry_open,
-        agent_policy_open, agent_notice_open,  open_guard,        open_warm,
-        open_logs,         agent_serve_open,   open_handler,
+        open_core,
+        agent_workers_open,
+        agent_health_open,
+        agent_wait_open,
+        agent_steps_open,
+        agent_status_check,
+        agent_net_open,
+        agent_telemetry_open,
+        agent_policy_open,
+        agent_notice_open,
+        agent_framework_open,
+        open_guard,
+        open_warm,
+        open_logs,
+        agent_serve_open,
+        open_handler,
     };
     int rc = 0;
 
@@ -596,6 +610,7 @@ static void close_all(struct agent *a)
     const int rc = uv_loop_close(&a->loop);
     if (rc != 0)
         log_line(a->log, LOG_DEBUG, AT_AGENT, "the loop ended with open handles");
+    agent_framework_close(a);
     agent_status_free(a);
     agent_policy_free(a);
     agent_notice_free(a);
@@ -685,14 +700,16 @@ static void warn_of_mpi(const struct agent *a)
     const struct launch_config *c = a->config;
     char library[64], clean[256];
 
-    if (c->entry != ENTRY_EXEC || (c->nproc < 2 && c->rdzv.max_nodes < 2) ||
+    if (c->framework || c->entry != ENTRY_EXEC ||
+        (c->nproc < 2 && c->rdzv.max_nodes < 2) ||
         !mpi_library(c->script, env_get(a->opts.envp, "PATH"), library, sizeof library))
         return;
     log_line(
         a->log, LOG_WARN, AT_LAUNCH,
         "%s is linked to %s, and muster does not give MPI its ranks: each worker will "
-        "be rank 0 of 1 in MPI_COMM_WORLD\nStart it with mpirun or srun; or let it "
-        "take RANK and WORLD_SIZE from the environment.",
+        "be rank 0 of 1 in MPI_COMM_WORLD\nAdd --for=mpi for MPICH and Intel MPI, or "
+        "start it with mpirun; or let it take RANK and WORLD_SIZE from the "
+        "environment.",
         c->script, escape_text(clean, sizeof clean, span_str(library)));
 }
 

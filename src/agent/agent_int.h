@@ -29,6 +29,7 @@ struct agent_worker {
     uint64_t peak_kb;
     bool asked_warm, forked; /* of the warm interpreter; by it */
     int code;                /* as Python has it */
+    int aborted;             /* what it gave MPI_Abort, as an exit code; 0: nothing */
     int64_t exited_us;       /* wall clock */
     int64_t exited_mono_us;  /* the same by uv_hrtime() */
     uint64_t order;          /* of exits seen in this attempt */
@@ -71,6 +72,7 @@ struct agent {
     struct local_socket *local;        /* where `muster status` asks; NULL: nowhere */
     struct stacks_service *stacks;     /* NULL: nobody can ask for them */
     struct hang *hang;                 /* NULL: --hang was not given */
+    struct agent_framework *framework; /* framework.c; NULL: no --for */
     struct warm *warm;                 /* NULL: not asked for */
     struct agent_policy *policy;       /* policy.c; NULL: none was needed so far */
     struct agent_notice *notice;       /* notice.c; likewise */
@@ -139,6 +141,20 @@ int agent_net_open(struct agent *a, struct muster_error *err);
 void agent_net_choose(struct agent *a);
 const char *agent_net_interface(const struct agent *a); /* "": none */
 void agent_net_close(struct agent *a);
+
+/* framework.c: --for. Without it each of these does nothing at once. */
+int agent_framework_open(struct agent *a, struct muster_error *err);
+void agent_framework_close(struct agent *a);
+/* Ranks are known: agrees on what else the workers need, then agent_job_assigned(). */
+void agent_framework_assigned(struct agent *a, uint64_t timeout_ms, bool can_rejoin);
+int agent_framework_begin(struct agent *a, int64_t attempt, struct muster_error *err);
+/* theirs: the worker's end of a socket, if it gets one. */
+int agent_framework_worker(struct agent *a, int64_t local_rank,
+                           struct worker_place *place, int *theirs,
+                           struct muster_error *err);
+void agent_framework_over(struct agent *a); /* the workers are gone */
+/* The exit code of a job that failed: MPI_Abort's, where MPI is served. */
+int agent_framework_code(const struct agent *a, int code);
 
 /* serve.c: the job's own etcd. */
 int agent_serve_open(struct agent *a, struct muster_error *err);

@@ -29,6 +29,7 @@ static uint64_t timeout_ms(const struct agent *a)
 
 void agent_end_dialogue(struct agent *a)
 {
+    agent_framework_over(a);
     dialogue_driver_close(a->dialogue.driver);
     dialogue_fini(&a->dialogue.exchange.dialogue);
     dialogue_init(&a->dialogue.exchange.dialogue);
@@ -52,8 +53,8 @@ static void on_exchange(void *ctx, const struct dialogue_fx *fx)
     case DIALOGUE_DONE:
         a->range = a->dialogue.exchange.range;
         agent_end_dialogue(a);
+        agent_framework_assigned(a, timeout_ms(a), !is_static(a));
         agent_wait_end(a, true);
-        agent_job_assigned(a);
         break;
     case DIALOGUE_REJOIN:
         log_line(
@@ -90,12 +91,12 @@ void agent_assign(struct agent *a)
     if (a->round.world_size == 1 || (identical && strcmp(identical, "1") == 0)) {
         a->range =
             ranks_identical(a->round.rank, a->round.world_size, a->config->nproc);
-        agent_job_assigned(a);
+        agent_framework_assigned(a, timeout_ms(a), !is_static(a));
         return;
     }
     if (a->round.ranks) {
         a->range = *a->round.ranks;
-        agent_job_assigned(a);
+        agent_framework_assigned(a, timeout_ms(a), !is_static(a));
         return;
     }
     agent_end_dialogue(a);

@@ -86,6 +86,7 @@ static struct worker_place worker_place_of(const struct agent *a, int64_t local_
         .timer_file = agent_timer_file(a),
         .notice_file = agent_notice_file(a),
         .interface = agent_net_interface(a),
+        .hostname = a->host,
     };
 }
 
@@ -107,7 +108,10 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
     struct logs_worker files = { -1, -1, NULL };
     struct cpu_mask cpus = { 0 };
     int answer = -1;
-    int rc = logs_worker(a->logs, i, place.rank, &files, err);
+    int rc = agent_framework_worker(a, i, &place, &answer, err);
+
+    if (rc == 0)
+        rc = logs_worker(a->logs, i, place.rank, &files, err);
 
     if (rc == 0) {
         a->workers[i].error_file = files.error_file;
@@ -116,13 +120,13 @@ static int start_one(struct agent *a, int64_t i, int64_t attempt,
     }
 
     if (rc == 0 && a->config->entry != ENTRY_FUNCTION)
-        rc = worker_argv(&argv, a->config, i, err);
+        rc = worker_argv(&argv, a->config, &place, err);
     if (rc == 0 && a->config->numa != NUMA_NONE) {
         const struct devices_machine ports = devices_real(a->opts.envp);
 
         rc = numa_mask(&ports, a->config->numa, i, &cpus, err);
     }
-    if (rc == 0)
+    if (rc == 0 && answer < 0)
         rc = worker_result_open(a, i, &answer, err);
     if (rc == 0) {
         const struct proc_spec spec = {
@@ -220,6 +224,8 @@ void agent_start_workers(struct agent *a, int64_t attempt)
     int rc = agent_signals_on(a, &err);
     if (rc == 0)
         rc = agent_watch_on(a, &err);
+    if (rc == 0)
+        rc = agent_framework_begin(a, attempt, &err);
     if (rc == 0)
         rc = logs_attempt(a->logs, attempt, &err);
     if (rc == 0) {
@@ -335,6 +341,8 @@ static void workers_on_exited(void *ctx, uint32_t id, const struct guard_exit *h
     w->peak_kb = how->peak_kb;
     w->code =
         WIFSIGNALED(how->status) ? -WTERMSIG(how->status) : WEXITSTATUS(how->status);
+    if (w->aborted)
+        w->code = w->aborted;
     /* A result that is too long must fail before this counts as a success. */
     worker_result_read(a, id);
     if (w->code == 0)

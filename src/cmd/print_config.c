@@ -45,6 +45,7 @@ static json_t *option_value(const struct options *o, const struct option_spec *s
     case OPTION_CHOICE:
     case OPTION_PRINT:
     case OPTION_LIST:
+    case OPTION_EACH: /* ours: not printed here */
         return text_or_null(*(const char *const *)field);
     }
     return NULL;
@@ -105,7 +106,7 @@ static json_t *argv_json(const struct launch_config *c)
     struct text_list argv;
 
     for (int64_t i = 0; i < c->nproc && i < 1024; i++) {
-        if (worker_argv(&argv, c, i, NULL))
+        if (worker_argv(&argv, c, &(struct worker_place){ .local_rank = i }, NULL))
             break;
         (void)json_array_append_new(all, list_of(argv.items, argv.count));
         text_list_fini(&argv);

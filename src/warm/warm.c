@@ -323,7 +323,7 @@ static int server_argv(const struct warm *w, struct text_list *argv)
 {
     static const char stub[] = "import os; os._exit(77)";
     struct text_list worker = { 0 };
-    int rc = worker_argv(&worker, w->opts.config, 0, NULL);
+    int rc = worker_argv(&worker, w->opts.config, &(struct worker_place){ 0 }, NULL);
 
     for (size_t i = 0; rc == 0 && i < worker.count; i++) {
         (void)text_list_add(argv, worker.items[i], strlen(worker.items[i]));

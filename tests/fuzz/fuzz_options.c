@@ -35,9 +35,21 @@ static void warn(void *ctx, enum derive_warning what, const char *text)
     assert(text[0]);
 }
 
+static char *read_text(void *ctx, const char *path, size_t most)
+{
+    const struct span *file = ctx;
+
+    (void)path;
+    return mem_strndup((const char *)file->p, MIN_OF(file->n, most));
+}
+
 static void check_worker(const struct launch_config *c, char *const *envp)
 {
+    char *own = (char[]){ "10.0.0.1 1 80" };
+    const struct text_list nodes = { &own, 1, 0 };
     const struct worker_place p = { .world_size = 1,
+                                    .nodes = &nodes,
+                                    .hostname = "n",
                                     .group_world_size = 1,
                                     .role_world_size = 1,
                                     .master_addr = "h",
@@ -45,7 +57,7 @@ static void check_worker(const struct launch_config *c, char *const *envp)
     struct text_list argv, env;
     struct buf prefix;
 
-    assert(worker_argv(&argv, c, 0, NULL) == 0 && argv.count > 0);
+    assert(worker_argv(&argv, c, &p, NULL) == 0 && argv.count > 0);
     text_list_fini(&argv);
     if (worker_env(&env, c, &p, envp, NULL) == 0) {
         assert(env_get(env.items, "RANK"));
@@ -60,8 +72,16 @@ static void check_worker(const struct launch_config *c, char *const *envp)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *text = mem_calloc(1, size + 1), *argv[MOST + 1], *envp[MOST + 1];
+    struct span file = span_of(data, size); /* what every --env-file holds */
     struct options_input in = { argv, 0, envp, size % 2 == 1 };
-    struct derive_machine ports = { count_devices, is_file, warn, NULL, envp, { 1 } };
+    struct derive_machine ports = { .count_devices = count_devices,
+                                    .is_file = is_file,
+                                    .warn = warn,
+                                    .read_text = read_text,
+                                    .ctx = &file,
+                                    .envp = envp,
+                                    .random = { 1 } };
+
     size_t n_env = 0;
     struct options o;
     struct launch_config c;

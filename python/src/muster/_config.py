@@ -55,10 +55,12 @@ class LaunchConfig:
     events when the job is over. ``metrics_cfg`` has no effect, as in torch. ``warm`` is
     ``muster run --warm``, for functions: True, ``"auto"``, or the modules to import once.
     ``hang`` (``"10m"``, ``"10m:restart"``), ``progress_file``, ``restart_grace`` (``"5s"``),
-    ``log_attempts``, ``failure`` (``"short"``, ``"torch"``), ``net`` (``"ib0"``,
+    ``log_attempts``, ``failure`` (``"short"``, ``"torch"``), ``env_file``, ``net`` (``"ib0"``,
     ``"10.1.0.0/16"``), ``restart_policy`` (``"default"``), ``restart_budget`` (``"5/1h"``,
     beside ``max_restarts``, unless that is 0) ``restart_backoff`` (``"1s..60s"``),
     ``notice`` (``"SIGTERM:120s"``) and ``on_notice`` are its flags of these names.
+    ``env`` has variables of the workers, whose values may hold ``${rank}`` and the like, and
+    ``framework`` is ``--for``.
     """
 
     min_nodes: int
@@ -96,6 +98,9 @@ class LaunchConfig:
     restart_backoff: str | None = None
     notice: str | None = None
     on_notice: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    env_file: str | None = None
+    framework: str | None = None
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -168,6 +173,11 @@ class LaunchConfig:
             options.append(f"--net={self.net}")
         if self.failure:
             options.append(f"--failure={self.failure}")
+        options += [f"--env={name}={value}" for name, value in self.env.items()]
+        if self.env_file:
+            options.append(f"--env-file={self.env_file}")
+        if self.framework:
+            options.append(f"--for={self.framework}")
         return options + self._warm()
 
     def _warm(self) -> list[str]:

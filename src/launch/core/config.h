@@ -22,6 +22,18 @@ enum launch_entry {
     ENTRY_FUNCTION, /* a C function of the caller, in a forked worker (C API) */
 };
 
+/* What --for names, in the order of the option's choices. */
+enum framework {
+    FOR_NONE,
+    FOR_JAX,
+    FOR_MPI,
+    FOR_TF,
+    FOR_HOROVOD,
+    FOR_XGBOOST,
+    FOR_VLLM,
+    FOR_SGLANG,
+};
+
 /* torchrun's, whatever --shutdown-timeout says. A time for saving that is longer than
  * this is not meant for workers that have lost one of them; --restart-grace may be. */
 #define RESTART_GRACE_MOST_MS 30000u
@@ -47,6 +59,8 @@ struct launch_config {
     char *event_handler;       /* null, console, ... */
     char *metrics_handler;     /* the same words */
     char *warm;                /* modules to import once; "" the usual; NULL: off */
+    enum framework framework;  /* --for */
+    struct text_list env;      /* --env: NAME=TEMPLATE, or NAME */
     char *net;                 /* --net: the workers' network; NULL: not given */
     char *status_http;         /* ADDR:PORT of the page; NULL: none */
     char *hang;                /* the TIME of --hang; NULL: off */

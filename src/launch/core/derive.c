@@ -15,6 +15,8 @@
 #include "base/nearest.h"
 #include "base/py/repr.h"
 #include "base/py/text.h"
+#include "launch/core/env_template.h"
+#include "launch/core/framework.h"
 #include "policy/core/notice.h"
 #include "policy/core/policy.h"
 #include "rendezvous/core/conf_table.h"
@@ -684,6 +686,51 @@ static int parse_hang(struct deriving *d)
     return rc;
 }
 
+static int parse_env_file(struct deriving *d)
+{
+    const struct derive_machine *m = d->machine;
+    const char *path = d->o->env_file;
+    char *text;
+    int rc;
+
+    if (!path || !*path || !m->read_text)
+        return 0;
+    text = m->read_text(m->ctx, path, ENV_FILE_MOST + 1);
+    if (!text)
+        return err_set(d->err, MUSTER_EINVAL, "--env-file=%s: %s", path,
+                       strerror(errno));
+    rc = strlen(text) > ENV_FILE_MOST
+             ? err_set(d->err, MUSTER_EINVAL, "--env-file=%s has more than %u KiB",
+                       path, ENV_FILE_MOST >> 10)
+             : env_template_add_file(&d->c->env, path, span_str(text), d->err);
+    mem_free(text);
+    return rc;
+}
+
+static int parse_env(struct deriving *d)
+{
+    const struct option_each *each = &d->o->env;
+    struct text_list list = { 0 };
+    int rc = parse_env_file(d);
+
+    if (rc == 0 && each->is_list && *each->items[0] &&
+        split_list(&list, each->items[0]))
+        rc = err_nomem(d->err);
+    for (size_t i = 0; rc == 0 && i < list.count; i++)
+        rc = env_template_add(&d->c->env, "MUSTER_ENV:", span_str(list.items[i]),
+                              d->err);
+    for (size_t i = 0; rc == 0 && !each->is_list && i < each->count; i++)
+        rc = env_template_add(&d->c->env, "--env", span_str(each->items[i]), d->err);
+    text_list_fini(&list);
+    return rc;
+}
+
+static int set_framework(struct deriving *d)
+{
+    d->c->framework = framework_of(d->o->framework);
+    return framework_check(d->c, d->err);
+}
+
 int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_machine *machine, struct muster_error *err)
 {
@@ -715,6 +762,8 @@ int derive_config(struct launch_config *c, const struct options *o, bool launch,
         check_static_endpoint,
         check_positive,
         check_hopeless,
+        parse_env,
+        set_framework,
     };
     struct deriving d = {
         .c = c, .o = o, .machine = machine, .err = err, .launch = launch

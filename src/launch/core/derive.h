@@ -28,7 +28,7 @@ struct derive_machine {
     void *ctx;
     char *const *envp;
     uint8_t random[16]; /* for the run id, if one must be made up */
-    /* These two may be NULL: then what they ask about is not checked. */
+    /* These three may be NULL: then what they ask about is not checked. */
     bool (*is_dir)(void *ctx, const char *path);
     /* How many processes there can be at most, and what sets that limit; 0: no limit */
     int64_t (*most_processes)(void *ctx, const char **limit);

@@ -143,7 +143,8 @@ static const struct group {
 } groups[] = {
     { "what runs",
       { "nproc-per-node", "module", "no-python", "run-path", "role", "start-method",
-        "virtual-local-rank", "numa-binding", "warm", "use-env" } },
+        "virtual-local-rank", "numa-binding", "warm", "for", "env", "env-file",
+        "use-env" } },
     { "where: one machine, or several that meet",
       { "standalone", "nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf",
         "rdzv-serve", "local-addr", "net", "rank-order", "node-rank", "master-addr",

@@ -238,6 +238,7 @@ static enum options_fault option_take(struct walk *w, const struct option_spec *
 {
     void *field = (char *)w->o + s->field;
     struct option_int *number = field;
+    struct option_each *each = field;
 
     switch (s->kind) {
     case OPTION_HELP:
@@ -258,6 +259,12 @@ static enum options_fault option_take(struct walk *w, const struct option_spec *
         if ((!from_env || s->owner == OWNER_MUSTER) && !is_choice(s, value))
             return refuse_choice(w, s, value);
         *(const char **)field = value;
+        break;
+    case OPTION_EACH:
+        if (each->count == OPTION_EACH_MOST)
+            return option_refuse(w, s, "may be given 64 times, and not for", value, "");
+        each->items[each->count++] = value;
+        each->is_list = from_env;
         break;
     case OPTION_TEXT:
     case OPTION_OPTIONAL:

@@ -23,6 +23,7 @@ enum option_kind {
     OPTION_OPTIONAL, /* a text, only behind "="; "" if there is none */
     OPTION_PRINT,    /* a choice that is acted on when it is met, like --help */
     OPTION_LIST,     /* texts between commas; two commas stand for one */
+    OPTION_EACH,     /* may be given several times; its variable is a list like that */
 };
 
 /* Which program has the option. */
@@ -38,6 +39,14 @@ enum option_owner {
 struct option_int {
     bool given;
     int64_t value;
+};
+
+#define OPTION_EACH_MOST 64
+
+struct option_each {
+    const char *items[OPTION_EACH_MOST];
+    size_t count;
+    bool is_list; /* the one item came from the variable */
 };
 
 /* What the user gave, before anything is checked or derived: torchrun's `args`. */
@@ -61,7 +70,9 @@ struct options {
     bool virtual_local_rank;
     bool use_env;
     bool print_config;
-    const char *rank_order; /* NULL: not given */
+    struct option_each env;
+    const char *env_file, *framework; /* NULL: not given */
+    const char *rank_order;           /* NULL: not given */
     const char *metrics_handler;
     const char *token_file; /* NULL: not given */
     bool token_optional, encrypt;

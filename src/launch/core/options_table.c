@@ -10,6 +10,8 @@ static const char *const numa_bindings[] = { "node", "socket", "exclusive",
 
 static const char *const shells[] = { "bash", "zsh", "tcsh", NULL };
 static const char *const warm_values[] = { "[=MODULE,...|auto]", NULL };
+static const char *const frameworks[] = { "jax",     "mpi",  "tf",     "horovod",
+                                          "xgboost", "vllm", "sglang", NULL };
 static const char *const on_failures[] = { "stop", "finish", NULL };
 static const char *const failures[] = { "short", "torch", NULL };
 static const char *const exit_code_kinds[] = { "torch", "cause", NULL };
@@ -136,6 +138,20 @@ const struct option_spec options_table[] = {
       "are forked: torch and what DDP needs, the modules that are named, or (auto) "
       "what this script imported the last time. Workers start within milliseconds, and "
       "otherwise as if python had started them." },
+    { "for", 0, OPTION_CHOICE, OWNER_MUSTER, true, NULL, frameworks, FIELD(framework),
+      "Also set what this framework needs beside torch's variables, and replace "
+      "${rank} "
+      "and the other names of --env in the program's arguments. mpi serves PMI-1 to "
+      "programs of MPICH and Intel MPI; vllm and sglang get arguments. A variable or "
+      "argument that you have set stays as it is." },
+    { "env", 0, OPTION_EACH, OWNER_MUSTER, true, NULL, NULL, FIELD(env),
+      "NAME=VALUE: a variable of the workers; may be given several times. ${rank}, "
+      "${local_rank}, "
+      "${node_rank}, ${nnodes}, ${world_size}, ${local_world_size}, ${master_addr}, "
+      "${master_port}, ${hostname}, ${restart} and ${run_id} in it are replaced; $${ "
+      "stands for ${." },
+    { "env-file", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(env_file),
+      "A file with lines as for --env; those that begin with # are left out." },
     { "net", 0, OPTION_TEXT, OWNER_MUSTER, true, NULL, NULL, FIELD(net),
       "The workers' network: an interface (ib0), or a network (10.1.0.0/16) in which "
       "one "

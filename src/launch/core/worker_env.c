@@ -9,7 +9,8 @@
 #include "base/mem.h"
 #include "base/py/template.h"
 #include "base/py/text.h"
-#include "launch/core/options.h"
+#include "launch/core/env_template.h"
+#include "launch/core/framework.h"
 
 #define RUN_PATH_NAME "run_script_path"
 
@@ -171,6 +172,10 @@ int worker_env(struct text_list *out, const struct launch_config *c,
         rc = err_nomem(err);
     else if (c->virtual_local_rank)
         rc = put_virtual_device(&l, p->local_rank, envp, err);
+    if (rc == 0 && c->framework && p->nodes)
+        rc = framework_env(&l, c, p, envp) ? err_nomem(err) : 0;
+    if (rc == 0 && c->env.count)
+        rc = env_template_apply(&l, c, p) ? err_nomem(err) : 0;
     if (rc) {
         text_list_fini(&l);
         return rc;
@@ -217,18 +222,22 @@ static int add_command(struct text_list *l, const struct launch_config *c,
 }
 
 int worker_argv(struct text_list *out, const struct launch_config *c,
-                int64_t local_rank, struct muster_error *err)
+                const struct worker_place *p, struct muster_error *err)
 {
     struct text_list l = { 0 };
     char number[24];
     int rc;
 
-    (void)snprintf(number, sizeof number, "%lld", (long long)local_rank);
+    (void)snprintf(number, sizeof number, "%lld", (long long)p->local_rank);
     rc = add_command(&l, c, number);
     if (rc == 0 && c->local_rank_arg)
         rc = add_expanded(&l, "--local-rank=${local_rank}", number);
     for (size_t i = 0; rc == 0 && i < c->args.count; i++)
-        rc = add_expanded(&l, c->args.items[i], number);
+        rc = c->framework && p->nodes
+                 ? framework_add_expanded(&l, c->args.items[i], c, p)
+                 : add_expanded(&l, c->args.items[i], number);
+    if (rc == 0 && c->framework && p->nodes)
+        rc = framework_args(&l, c, p);
     if (rc) {
         text_list_fini(&l);
         return err_nomem(err);

@@ -22,6 +22,9 @@ struct worker_place {
     const char *timer_file;  /* NULL: no file timer */
     const char *notice_file; /* NULL: neither --notice nor --on-notice */
     const char *interface;   /* of the workers' network; NULL or "": theirs to find */
+    const char *hostname;    /* of this machine */
+    /* With --for, of all nodes in the order of their ranks: see framework.h. */
+    const struct text_list *nodes;
 };
 
 /* The whole environment: the agent's (envp) with the worker's on top. MUSTER_EINVAL if
@@ -43,9 +46,10 @@ struct worker_net {
 void worker_net(struct worker_net *out, const struct launch_config *c,
                 const char *interface, char *const *envp);
 
-/* argv, macros replaced. Not for ENTRY_FUNCTION. */
+/* argv, macros replaced. Not for ENTRY_FUNCTION. Without p->nodes, of p only local_rank
+ * counts. */
 int worker_argv(struct text_list *out, const struct launch_config *c,
-                int64_t local_rank, struct muster_error *err);
+                const struct worker_place *p, struct muster_error *err);
 
 /* "train.py" in "train.py FAILED". Borrowed from the config, or a constant. */
 const char *worker_report_name(const struct launch_config *c);

@@ -1,7 +1,7 @@
 /* test_dialogue.c - the machines that talk to a store: rank exchange, exit barrier,
- * workers' address. Three nodes on a small model of a store; each question in turn is
- * lost on its way, or answered in vain; memory fails at each allocation of each step,
- * which must then have changed nothing. */
+ * workers' address, gathering. Three nodes on a small model of a store; each question
+ * in turn is lost on its way, or answered in vain; memory fails at each allocation of
+ * each step, which must then have changed nothing. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include "rendezvous/core/master_addr.h"
 #include "rendezvous/core/rank_exchange.h"
 #include "rendezvous/core/static_join.h"
+#include "store/core/gather.h"
 #include "store/core/reserved.h"
 
 #define NODES   3
@@ -28,6 +29,7 @@ struct node {
         struct exit_barrier barrier;
         struct master_addr master;
         struct static_join join;
+        struct gather gather;
     } m;
     enum dialogue_fx_kind end;
     bool asked; /* a question that waits for its answer */
@@ -157,6 +159,8 @@ static void try_without_memory(struct world *w, struct node *n,
         mem_fail_from(0);
         assert_true(rc == MUSTER_ENOMEM || rc == 0);
         dialogue_fini(&n->m.dialogue);
+        if (w->step == gather_step)
+            text_list_fini(&n->m.gather.texts);
         *n = before;
         if (rc == 0 && mem_count() - count < nth + 2)
             return;
@@ -398,6 +402,41 @@ static void count_check(struct world *w)
     assert_string_equal(find(w, span_str(STATIC_JOIN_KEY))->value, "3");
 }
 
+static void gather_init(struct world *w)
+{
+    static const char *const texts[NODES] = { "a 1", "", "c\n3" };
+
+    world_init(w, gather_step, sizeof(struct gather));
+    for (int64_t i = 0; i < NODES; i++) {
+        struct gather *g = &w->nodes[i].m.gather;
+
+        (void)snprintf(g->prefix, sizeof g->prefix, "p/");
+        g->rank = i;
+        g->world = NODES;
+        g->text = span_str(texts[i]);
+        g->timeout_ms = 60000;
+        g->can_rejoin = true;
+        g->what = "this";
+    }
+}
+
+static void gather_check(struct world *w)
+{
+    for (size_t i = 0; i < NODES; i++) {
+        struct gather *g = &w->nodes[i].m.gather;
+
+        if (w->nodes[i].end == DIALOGUE_REJOIN && w->fault == FAULT_RESTART)
+            continue;
+        assert_int_equal(w->nodes[i].end, DIALOGUE_DONE);
+        assert_int_equal(g->texts.count, NODES);
+        assert_string_equal(g->texts.items[0], "a 1");
+        assert_string_equal(g->texts.items[1], "");
+        assert_string_equal(g->texts.items[2], "c\n3");
+        text_list_fini(&g->texts);
+    }
+    assert_true(w->now.mono_ms < 30000);
+}
+
 static const struct machine {
     const char *name;
     void (*init)(struct world *w);
@@ -408,6 +447,7 @@ static const struct machine {
     { "exit barrier", barrier_init, barrier_check, false },
     { "workers' address", master_init, master_check, true },
     { "static_join", count_init, count_check, false },
+    { "gathering", gather_init, gather_check, true },
 };
 
 static void all_is_well(void **state)

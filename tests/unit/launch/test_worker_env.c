@@ -70,7 +70,8 @@ static void assert_argv(enum launch_entry entry, bool launch, const char *want)
 
     make(&c, entry);
     c.local_rank_arg = launch;
-    assert_int_equal(worker_argv(&argv, &c, 1, NULL), 0);
+    assert_int_equal(
+        worker_argv(&argv, &c, &(struct worker_place){ .local_rank = 1 }, NULL), 0);
     assert_null(argv.items[argv.count]);
     for (size_t i = 0; i < argv.count; i++) {
         (void)strncat(got, i ? "|" : "", sizeof got - strlen(got) - 1);
@@ -328,7 +329,7 @@ static void test_out_of_memory(void **state)
         assert_int_equal(rc, failing_rc(&f));
         if (rc == 0)
             assert_string_equal(env.items[0], "A=1");
-        rc = worker_argv(&argv, &c, 0, NULL);
+        rc = worker_argv(&argv, &c, &(struct worker_place){ 0 }, NULL);
         assert_int_equal(rc, failing_rc(&f));
         if (rc == 0)
             assert_true(argv.count > 1 && !argv.items[argv.count]);
