@@ -1,7 +1,7 @@
-/* collect.c - see collect.h. First /proc, which always works, then Python's frames of
- * the workers, then their native ones, then Python's frames of the processes that they
- * started: when the time is up, what came first is there. */
-#include "stacks/collect.h"
+/* collect.c - stacks_collect() of reader.h. First /proc, which always works, then
+ * Python's frames of the workers, then their native ones, then Python's frames of the
+ * processes that they started: when the time is up, what came first is there. */
+#include "stacks/reader.h"
 
 #include <errno.h>
 #include <fcntl.h>

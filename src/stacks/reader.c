@@ -16,7 +16,7 @@
 #include "loop/file.h"
 #include "loop/handle_set.h"
 #include "process/proc.h"
-#include "stacks/collect.h"
+#include "stacks/core/sample.h"
 
 #define REAP_MS 20 /* between two looks at a reader that has not quite gone */
 

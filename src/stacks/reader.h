@@ -48,6 +48,13 @@ struct stacks_reading;
 int stacks_read(const struct stacks_read_opts *opts, struct stacks_reading **out,
                 struct muster_error *err);
 
+/* The reader's own work (collect.c): looks at all workers, and gives the node's part of
+ * a sample to put, a line of JSON, as soon as Python's frames of the workers are known,
+ * and again when more is: whoever runs out of time has the last. Only in the reader's
+ * process: it blocks, and starts processes. */
+int stacks_collect(const struct stacks_read_opts *opts,
+                   void (*put)(void *ctx, struct span line), void *ctx);
+
 /* Ends it: done does not come. NULL is fine. */
 void stacks_read_cancel(struct stacks_reading *r);
 

@@ -1,11 +1,12 @@
-/* mhd_dl.h - libmicrohttpd, loaded when a job wants a page; see loop/dlopen.h. Callers
- * use the function names of its manual. */
+/* mhd_dl.h - libmicrohttpd, loaded when a job wants a page; see loop/dlopen.h. http.c
+ * uses the function names of its manual. */
 #ifndef STATUS_MHD_DL_H
 #define STATUS_MHD_DL_H
 
 #include <microhttpd.h>
 
-#include "muster/error.h"
+#include "base/base.h"
+#include "loop/dlopen.h"
 
 #ifdef MUSTER_DLOPEN_VIEWS
 
@@ -25,15 +26,27 @@
     X(stop_daemon)                                                                     \
     X(suspend_connection)
 
-struct mhd_dl {
-#define MHD_DL_MEMBER(name) __typeof__(&MHD_##name) name;
-    MHD_DL(MHD_DL_MEMBER)
-#undef MHD_DL_MEMBER
+#ifndef MHD_DL_PLAIN /* packaging/command.c needs the list and the names themselves */
+
+static struct {
+#define MEMBER(name) __typeof__(&MHD_##name) name;
+    MHD_DL(MEMBER)
+#undef MEMBER
+} mhd_dl;
+
+static const struct dlopen_symbol mhd_symbols[] = {
+#define SYMBOL(name) { "MHD_" #name, &mhd_dl.name },
+    MHD_DL(SYMBOL)
+#undef SYMBOL
 };
 
-extern struct mhd_dl mhd_dl;
-
-#ifndef MHD_DL_PLAIN /* packaging/command.c needs the names themselves */
+static struct dlopen_library mhd_library = {
+    .file = "libmicrohttpd.so.12",
+    .used = "the page is served by libmicrohttpd",
+    .remedy = "Install it (Debian: libmicrohttpd12).",
+    .symbols = mhd_symbols,
+    .count = ARRAY_LEN(mhd_symbols),
+};
 
 #define MHD_add_response_header           mhd_dl.add_response_header
 #define MHD_create_response_from_buffer   mhd_dl.create_response_from_buffer
@@ -49,12 +62,13 @@ extern struct mhd_dl mhd_dl;
 #define MHD_start_daemon                  mhd_dl.start_daemon
 #define MHD_stop_daemon                   mhd_dl.stop_daemon
 #define MHD_suspend_connection            mhd_dl.suspend_connection
+
+/* Before anything else of libmicrohttpd; see dlopen_load(). */
+#define mhd_dl_load(err) dlopen_load(&mhd_library, err)
 #endif
 
+#else
+#define mhd_dl_load(err) ((void)(err), 0) /* It is inside. */
 #endif
-
-/* Must be called before any function of libmicrohttpd. MUSTER_ENOTSUP if it is not
- * installed. */
-int mhd_dl_load(struct muster_error *err);
 
 #endif

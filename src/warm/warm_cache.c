@@ -32,9 +32,10 @@ static char *directory(char *const *envp)
     return home && *home == '/' ? mem_printf("%s/.cache/muster", home) : NULL;
 }
 
-static char *cache_path(const struct launch_config *c, const char *dir)
+/* Likewise: the file of this script and interpreter. */
+static char *cache_path(const struct launch_config *c, char *const *envp)
 {
-    char real[PATH_MAX];
+    char real[PATH_MAX], *dir = directory(envp);
     const char *script = c->script;
     uint64_t h = UINT64_C(14695981039346656037);
 
@@ -46,12 +47,14 @@ static char *cache_path(const struct launch_config *c, const char *dir)
     h = hash(h, c->python);
     if (c->title) /* a function of Python: all have one script */
         h = hash(h, c->title);
-    return mem_printf("%s/warm-%016llx", dir, (unsigned long long)h);
+    char *path = dir ? mem_printf("%s/warm-%016llx", dir, (unsigned long long)h) : NULL;
+    mem_free(dir);
+    return path;
 }
 
 void warm_cache_read(const struct launch_config *c, char *const *envp, struct buf *out)
 {
-    char *dir = directory(envp), *path = dir ? cache_path(c, dir) : NULL;
+    char *path = cache_path(c, envp);
     const int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
     struct stat st;
 
@@ -65,24 +68,25 @@ void warm_cache_read(const struct launch_config *c, char *const *envp, struct bu
     if (fd >= 0)
         close(fd);
     mem_free(path);
-    mem_free(dir);
 }
 
-static void make_directories(char *dir)
+/* All that are missing above the file; the last one is the user's alone. */
+static void make_directories(char *path)
 {
-    for (char *p = dir + 1; *p; p++) {
+    char *const last = strrchr(path, '/');
+
+    for (char *p = path + 1; *p; p++) {
         if (*p != '/')
             continue;
         *p = '\0';
-        (void)mkdir(dir, 0777);
+        (void)mkdir(path, p == last ? 0700 : 0777);
         *p = '/';
     }
-    (void)mkdir(dir, 0700);
 }
 
 /* One piece of memory, so that a thread that is late can keep it. */
 struct warm_kept {
-    char dir[PATH_MAX], path[PATH_MAX], temp[PATH_MAX];
+    char path[PATH_MAX], temp[PATH_MAX];
     size_t size;
     char text[];
 };
@@ -90,18 +94,15 @@ struct warm_kept {
 int warm_cache_prepare(const struct launch_config *c, char *const *envp,
                        const struct warm_core *core, struct warm_kept **out)
 {
-    char *dir = directory(envp), *path = dir ? cache_path(c, dir) : NULL;
+    char *path = cache_path(c, envp);
     struct warm_kept *kept = NULL;
     struct buf text;
-    int rc = dir ? MUSTER_ENOMEM : MUSTER_ENOENT;
+    int rc = MUSTER_ENOENT;
 
     buf_init(&text, CACHE_MAX);
-    if (path && strlen(path) + 32 > PATH_MAX)
-        rc = MUSTER_ENOENT;
-    else if (path && warm_core_keep(core, &text) == 0)
+    if (path && strlen(path) + 32 <= PATH_MAX && warm_core_keep(core, &text) == 0)
         kept = mem_calloc(1, sizeof *kept + buf_len(&text));
     if (kept) {
-        (void)snprintf(kept->dir, sizeof kept->dir, "%s", dir);
         (void)snprintf(kept->path, sizeof kept->path, "%s", path);
         (void)snprintf(kept->temp, sizeof kept->temp, "%s.%ld", path, (long)getpid());
         kept->size = buf_len(&text);
@@ -111,7 +112,6 @@ int warm_cache_prepare(const struct launch_config *c, char *const *envp,
     }
     buf_fini(&text);
     mem_free(path);
-    mem_free(dir);
     return rc;
 }
 
@@ -119,7 +119,7 @@ void warm_cache_write(void *data)
 {
     struct warm_kept *kept = data;
 
-    make_directories(kept->dir);
+    make_directories(kept->path);
     const int fd =
         open(kept->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
@@ -132,10 +132,9 @@ void warm_cache_write(void *data)
 
 char *warm_cache_files(const struct launch_config *c, char *const *envp)
 {
-    char *dir = directory(envp), *path = dir ? cache_path(c, dir) : NULL;
+    char *path = cache_path(c, envp);
     char *files = path ? mem_printf("%s.files", path) : NULL;
 
     mem_free(path);
-    mem_free(dir);
     return files;
 }

@@ -13,7 +13,8 @@ void warm_cache_read(const struct launch_config *c, char *const *envp, struct bu
 
 struct warm_kept;
 
-/* What there is to keep and where, for mem_free. MUSTER_ENOENT: nowhere. */
+/* What there is to keep and where, for mem_free. MUSTER_ENOENT: nowhere, or no
+ * memory. */
 int warm_cache_prepare(const struct launch_config *c, char *const *envp,
                        const struct warm_core *core, struct warm_kept **out);
 

@@ -224,40 +224,42 @@ static int put_record_field(struct buf *out, const struct field *f,
                             const struct log_record *r)
 {
     const double ms = (r->created - (double)(int64_t)r->created) * 1000;
-#define IS(text) span_eq(f->name, span_str(text))
-    if (IS("message"))
-        return put_text_field(out, f, span_str(r->message));
-    if (IS("levelname"))
-        return put_text_field(out, f, span_str(r->level));
-    if (IS("asctime"))
-        return put_text_field(out, f, span_str(r->asctime));
-    if (IS("name"))
+    const struct {
+        const char *name;
+        struct span text;
+    } texts[] = {
+        { "message", span_str(r->message) },
+        { "levelname", span_str(r->level) },
+        { "asctime", span_str(r->asctime) },
+        { "pathname", source_path(r->where) },
+        { "filename", source_file(r->where) },
+        { "module", without(source_file(r->where), ".py") },
+        { "funcName", span_str("(unknown function)") },
+        { "processName", span_str("MainProcess") },
+        { "threadName", span_str("MainThread") },
+    };
+    const struct {
+        const char *name;
+        double number;
+        bool whole;
+    } numbers[] = {
+        { "levelno", r->level_number, true },
+        { "lineno", source_line(r->where), true },
+        { "process", r->pid, true },
+        { "thread", r->pid, true },
+        { "created", r->created, false },
+        { "msecs", (double)(int64_t)ms, false }, /* whole ones, as in newer Pythons */
+        { "relativeCreated", r->since_start, false },
+    };
+
+    if (span_eq(f->name, span_str("name")))
         return put_logger(out, f, r->where);
-    if (IS("pathname"))
-        return put_text_field(out, f, source_path(r->where));
-    if (IS("filename"))
-        return put_text_field(out, f, source_file(r->where));
-    if (IS("module"))
-        return put_text_field(out, f, without(source_file(r->where), ".py"));
-    if (IS("funcName"))
-        return put_text_field(out, f, span_str("(unknown function)"));
-    if (IS("processName"))
-        return put_text_field(out, f, span_str("MainProcess"));
-    if (IS("threadName"))
-        return put_text_field(out, f, span_str("MainThread"));
-    if (IS("levelno"))
-        return put_number_field(out, f, r->level_number, true);
-    if (IS("lineno"))
-        return put_number_field(out, f, source_line(r->where), true);
-    if (IS("process") || IS("thread"))
-        return put_number_field(out, f, r->pid, true);
-    if (IS("created"))
-        return put_number_field(out, f, r->created, false);
-    if (IS("msecs")) /* whole ones, as in newer Pythons */
-        return put_number_field(out, f, (double)(int64_t)ms, false);
-    if (IS("relativeCreated"))
-        return put_number_field(out, f, r->since_start, false);
-#undef IS
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        if (span_eq(f->name, span_str(texts[i].name)))
+            return put_text_field(out, f, texts[i].text);
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++)
+        if (span_eq(f->name, span_str(numbers[i].name)))
+            return put_number_field(out, f, numbers[i].number, numbers[i].whole);
     return MUSTER_EINVAL;
 }
 

@@ -5,27 +5,19 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/utf8.h"
+
 #define REPLACEMENT 0xfffdu
 
 enum style { JSON, HTML, PLAIN, LABEL };
 
-/* Takes one character off the front; REPLACEMENT for a byte that belongs to none. */
-static uint32_t take_char(struct span *s, size_t *used)
+/* The character at the front; REPLACEMENT for a byte that belongs to none. */
+static uint32_t char_at(struct span s, size_t *used)
 {
-    static const uint32_t least[] = { 0, 0x80, 0x800, 0x10000 };
-    const uint8_t c = s->p[0];
-    const size_t more = c < 0x80 ? 0 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : 3;
-    uint32_t point = more == 0 ? c : c & (0x3fu >> more);
-    bool bad = (c >= 0x80 && c < 0xc2) || c > 0xf4 || more > s->n - 1;
+    uint32_t c = REPLACEMENT;
 
-    assert(s->n > 0);
-    for (size_t k = 1; !bad && k <= more; k++) {
-        bad = (s->p[k] & 0xc0) != 0x80;
-        point = point << 6 | (s->p[k] & 0x3fu);
-    }
-    bad = bad || point < least[more] || point > 0x10ffff || (point >> 11) == 0x1b;
-    *used = bad ? 1 : more + 1;
-    return bad ? REPLACEMENT : point;
+    *used = MAX_OF(utf8_decode(s, &c), (size_t)1);
+    return c;
 }
 
 static bool is_control(uint32_t c)
@@ -75,9 +67,8 @@ static size_t put_styled(struct buf *out, struct span text, enum style style,
     char room[16];
 
     for (; kept < text.n && most > 0; most--) {
-        struct span at = span_of(text.p + kept, text.n - kept);
         size_t used;
-        const uint32_t c = take_char(&at, &used);
+        const uint32_t c = char_at(span_skip(text, kept), &used);
         const char *other = replacement(style, c, room);
 
         if (!other) {
@@ -86,7 +77,7 @@ static size_t put_styled(struct buf *out, struct span text, enum style style,
         }
         (void)buf_append(out, text.p, kept);
         (void)buf_append_str(out, other);
-        text = span_of(text.p + kept + used, text.n - kept - used);
+        text = span_skip(text, kept + used);
         kept = 0;
     }
     (void)buf_append(out, text.p, kept);
@@ -123,8 +114,8 @@ size_t plain_width(struct span text)
     while (text.n) {
         size_t used;
 
-        (void)take_char(&text, &used);
-        text = span_of(text.p + used, text.n - used);
+        (void)char_at(text, &used);
+        text = span_skip(text, used);
         n++;
     }
     return n;
