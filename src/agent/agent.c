@@ -49,6 +49,7 @@ struct agent_driver {
     uint64_t fence_told_ms;       /* which time it was told; MONO_NEVER: none */
     struct blocking_call *naming; /* under way */
     struct agent_core_fx last;    /* how it ends */
+    bool failure_told;            /* the result has the failure, and it was passed on */
 };
 
 /* --- events in -------------------------------------------------------------------- */
@@ -237,6 +238,7 @@ static void agent_on_drained(void *ctx)
 
 static void agent_on_timer(uv_timer_t *timer);
 static void agent_end(struct agent *a, const struct agent_core_fx *fx);
+static void agent_tell_verdict(struct agent *a);
 static void agent_find_name(struct agent *a);
 
 static void join_round(struct agent *a)
@@ -316,6 +318,7 @@ static void agent_perform(struct agent *a, const struct agent_core_fx *fx)
         break;
     case AGENT_FX_LEAVE:
         agent_wait_end(a, false);
+        agent_tell_verdict(a);
         a->job.closes = fx->close;
         agent_job_leave(a, leave_rendezvous);
         break;
@@ -386,6 +389,30 @@ static void agent_on_timer(uv_timer_t *timer)
 
 /* --- the result ------------------------------------------------------------------- */
 
+/* Once, when all that it needs is known. */
+static void agent_tell_failure(struct agent *a, enum agent_core_why why)
+{
+    struct agent_result *r = a->result;
+
+    if (a->driver->failure_told || a->driver->naming)
+        return;
+    a->driver->failure_told = true;
+    r->failure_box = why == WHY_FAILURE ? agent_failure_box(a) : NULL;
+    r->verdict = agent_verdict(a, why);
+    if (why == WHY_FAILURE && a->opts.on_failure)
+        a->opts.on_failure(a->opts.ctx, r->failure_box, r->verdict);
+}
+
+/* The run has judged, and this node is about to say goodbye. */
+static void agent_tell_verdict(struct agent *a)
+{
+    struct record_entry v;
+
+    if (a->core.phase == AGENT_LEAVING && a->core.why == WHY_FAILURE &&
+        record_find(session_record(a->job.session), RECORD_VERDICT, -1, &v))
+        agent_tell_failure(a, WHY_FAILURE);
+}
+
 static void agent_end(struct agent *a, const struct agent_core_fx *fx)
 {
     struct agent_result *r = a->result;
@@ -407,11 +434,10 @@ static void agent_end(struct agent *a, const struct agent_core_fx *fx)
     if (fx->why == WHY_FAILURE || fx->why == WHY_PEER)
         r->exit_code = agent_framework_code(a, r->exit_code);
     r->exit_code = agent_exit_code(a, fx->why, r->exit_code);
-    a->result->failure_box = fx->why == WHY_FAILURE ? agent_failure_box(a) : NULL;
-    a->result->verdict = agent_verdict(a, fx->why);
     if (a->opts.story)
         agent_job_story(a);
     agent_write_report(a);
+    agent_tell_failure(a, fx->why);
     agent_notify_parent(a, fx->why);
     agent_events_end(a, fx->why);
     agent_measure_end(a, fx->why);
@@ -440,6 +466,7 @@ static void on_named(void *ctx, void *data)
     if (a->core.phase == AGENT_DONE) {
         agent_end(a, &a->driver->last);
     } else {
+        agent_tell_verdict(a);
         agent_begin(a); /* Events name the host from the start. */
     }
 }

@@ -23,6 +23,11 @@ struct agent_opts {
     bool reap_orphans;      /* we are the init of a container: every child is ours */
     const char *error_file; /* the agent's own, for its parent; NULL: none */
     bool story;             /* the result shall have it */
+    /* The job has failed because of a worker: torch's block and our verdict, either may
+     * be NULL. Comes before the agent says goodbye to the others, which may take a
+     * while. May be NULL. */
+    void (*on_failure)(void *ctx, const char *box, const char *verdict);
+    void *ctx;
 };
 
 /* What a function worker of this node returned. */

@@ -184,6 +184,22 @@ static void tell_pod(const char *verdict)
     close(fd);
 }
 
+struct failure_style {
+    bool silent; /* elastic_launch raises it. */
+    bool brief;
+};
+
+static void print_failure(void *ctx, const char *box, const char *verdict)
+{
+    const struct failure_style *style = ctx;
+
+    if (style->silent)
+        return;
+    if (!(style->brief && verdict))
+        fputs(box ? box : "", stderr);
+    fputs(verdict ? verdict : "", stderr); /* Last, where people look first. */
+}
+
 /* Runs the agent to its end and prints on stderr how it ended, worded as torchrun words
  * it. Returns 0 with *exit_code set, or an error if the agent could not begin.
  * error_file is where our parent process looks for our error, or NULL. */
@@ -191,6 +207,8 @@ static int run_agent(const char *prog, const struct launch_config *c,
                      const struct log_writer *log, const char *error_file,
                      int *exit_code, struct muster_error *err)
 {
+    struct failure_style style = { .silent = c->title != NULL,
+                                   .brief = log->screen && log->screen->brief };
     const struct agent_opts opts = {
         .config = c,
         .envp = environ,
@@ -199,8 +217,9 @@ static int run_agent(const char *prog, const struct launch_config *c,
         .own_process = true,
         .reap_orphans = getpid() == 1,
         .error_file = error_file,
+        .on_failure = print_failure,
+        .ctx = &style,
     };
-    const bool brief = log->screen && log->screen->brief;
     struct agent_result r;
     char clean[2 * sizeof r.error.text];
 
@@ -211,15 +230,8 @@ static int run_agent(const char *prog, const struct launch_config *c,
         return rc;
     (void)signal(SIGPIPE, SIG_IGN); /* A closed stderr must not change the exit code. */
     switch (r.why) {
-    case WHY_FAILURE:
-        if (c->title) /* elastic_launch raises it. */
-            break;
-        if (!(brief && r.verdict))
-            fputs(r.failure_box ? r.failure_box : "", stderr);
-        fputs(r.verdict ? r.verdict : "", stderr); /* Last, where people look first. */
-        break;
     case WHY_SIGNAL:
-        if (brief) /* "stopped by SIGINT" was said when it came. */
+        if (style.brief) /* "stopped by SIGINT" was said when it came. */
             break;
         fprintf(stderr,
                 "torch.distributed.elastic.multiprocessing.api.SignalException: "
@@ -236,6 +248,7 @@ static int run_agent(const char *prog, const struct launch_config *c,
         break;
     case WHY_NONE:
     case WHY_NOTICE: /* It was said when it came. */
+    case WHY_FAILURE: /* print_failure */
     case WHY_SUCCESS:
     case WHY_MEMBERSHIP:
     case WHY_PEER:

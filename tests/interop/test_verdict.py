@@ -57,6 +57,13 @@ def test_culprit(tmp_path, how, says):
     assert "To enable traceback see" not in texts[1].split("Root Cause")[-1] or how == "exit"
 
 
+def test_the_verdict_does_not_wait_for_the_goodbye(tmp_path):
+    texts, codes = pair(tmp_path, env={"HOW": "exit", "LOGLEVEL": "INFO"})
+    assert codes == [1, 1], texts
+    for text in texts:
+        assert "' has closed the rendezvous '" in verdict(text), text[-3000:]
+
+
 def test_restart_budget_of_the_job(tmp_path):
     """One count a round, the same on both nodes, told in one line; only the host's --max-restarts counts."""
     port = free_port()
