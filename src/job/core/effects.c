@@ -22,6 +22,15 @@ void run_effect(struct run_fx *fx, struct run_effect e)
     fx->items[fx->count++] = e;
 }
 
+void run_effect_first(struct run_fx *fx, struct run_effect e)
+{
+    run_effect(fx, e);
+    if (fx->no_memory)
+        return;
+    memmove(&fx->items[1], fx->items, (fx->count - 1) * sizeof *fx->items);
+    fx->items[0] = e;
+}
+
 void run_send(struct run_fx *fx, uint32_t peer, struct run_msg msg)
 {
     run_effect(fx, (struct run_effect){ .kind = RUN_SEND, .peer = peer, .msg = msg });

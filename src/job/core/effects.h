@@ -29,6 +29,8 @@ struct run_fx {
 void run_fx_fini(struct run_fx *fx); /* zeroed is fine, and the beginning */
 
 void run_effect(struct run_fx *fx, struct run_effect e);
+/* The same, but before what the step has wanted so far. */
+void run_effect_first(struct run_fx *fx, struct run_effect e);
 void run_send(struct run_fx *fx, uint32_t peer, struct run_msg msg);
 void run_drop(struct run_fx *fx, uint32_t peer, const char *why); /* why is borrowed */
 

@@ -1246,18 +1246,21 @@ static void welcome(struct recorder *h, struct run_fx *fx, struct record_peer *n
     const uint32_t peer = n->session->peer;
 
     h->known_number = MAX_OF(h->known_number, MIN_OF(m->value, KNOWN_NUMBER_MAX));
-    run_send(fx, peer,
-             (struct run_msg){
-                 .kind = MSG_WELCOME, .node = n->number, .value = h->record.last });
     /* If it knows entries that we lack, from another run before us, we ask it for them;
-     * our own numbers continue above its last one. Otherwise we send it what it
-     * lacks. */
+     * our own numbers continue above its last one. Otherwise we send it what it lacks,
+     * before the entries of this step, which go to all: its own loss may be one. */
     if (m->value > h->record.last)
         run_send(fx, peer,
                  (struct run_msg){ .kind = MSG_WANT, .value = h->record.last });
     else
-        run_effect(fx, (struct run_effect){
-                           .kind = RUN_CATCH_UP, .peer = peer, .number = m->value });
+        run_effect_first(fx, (struct run_effect){ .kind = RUN_CATCH_UP,
+                                                  .peer = peer,
+                                                  .number = m->value });
+    run_effect_first(fx, (struct run_effect){ .kind = RUN_SEND,
+                                              .peer = peer,
+                                              .msg = { .kind = MSG_WELCOME,
+                                                       .node = n->number,
+                                                       .value = h->record.last } });
     if (n->serves_store) {
         n->measured = true;
         n->measured_us = h->now.mono_us;
