@@ -1456,34 +1456,9 @@ bool seat_session_progress(const struct session *c, struct rdzv_progress *out)
     return session_core_progress(c->core, out);
 }
 
-struct rdzv_node seat_session_rank0(const struct session *c)
+const struct seat_round *seat_session_round(const struct session *c)
 {
-    return session_core_rank0(c->core);
-}
-
-int64_t seat_session_torch_nodes(const struct session *c)
-{
-    return session_core_torch_nodes(c->core);
-}
-
-bool seat_session_all_ours(const struct session *c)
-{
-    return session_core_all_ours(c->core);
-}
-
-const struct rank_range *seat_session_ranks(const struct session *c)
-{
-    return session_core_ranks(c->core);
-}
-
-bool seat_session_ranked(const struct session *c)
-{
-    return session_core_ranked(c->core);
-}
-
-const char *seat_session_store(const struct session *c, uint16_t *port)
-{
-    return session_core_store(c->core, port);
+    return session_core_round(c->core);
 }
 
 int seat_session_serve(struct session *c, uint64_t round, const char *host,

@@ -30,6 +30,14 @@ static void ask_others_soon(struct dynamic_handler *d)
     d->runs.pause_ms = RUNS_EVERY_MS;
 }
 
+/* What the host has told of the round; nothing, if there is no such host. */
+static const struct seat_round *dynamic_told(const struct dynamic_handler *d)
+{
+    static const struct seat_round nothing;
+
+    return d->member ? seat_session_round(d->member) : &nothing;
+}
+
 /* ---- What the core or the member has decided ---- */
 
 static void on_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
@@ -37,12 +45,10 @@ static void on_joined(struct dynamic_handler *d, const struct rdzv_effect *e)
     d->round = (struct rdzv_round){ .round = (uint64_t)e->round,
                                     .rank = e->rank,
                                     .world_size = e->world,
-                                    .ranks = d->member ? seat_session_ranks(d->member)
-                                                       : NULL };
+                                    .ranks = dynamic_told(d)->ranks };
     if (!d->member)
         ask_others_soon(d);
-    /* Log torch's words. The core of a node that is not a member logs them itself. */
-    if (d->member && life_wants_round(&d->base.life))
+    if (life_wants_round(&d->base.life)) /* torch's words */
         log_line(d->log, LOG_INFO, AT_RENDEZVOUS,
                  "The node '%s_%" PRId64 "_%" PRId64 "' has joined round %" PRId64
                  " of the rendezvous '%s' as rank %" PRId64
@@ -72,7 +78,7 @@ static void dynamic_on_done(struct dynamic_handler *d, const struct rdzv_effect 
 {
     const bool closed = e->request == RDZV_EV_CLOSE;
 
-    if (d->member && closed && e->code == 0)
+    if (closed && e->code == 0)
         log_line(d->log, LOG_INFO, AT_RENDEZVOUS,
                  "The node '%s_%" PRId64 "_%" PRId64
                  "' has closed the rendezvous '%s'.",
@@ -262,11 +268,10 @@ static void dynamic_join(struct handler_base *s)
         dynamic_settings(d);
     d->runs = (struct other_runs){ .at_ms = MONO_NEVER };
     ask_others_soon(d);
-    if (d->member)
-        log_line(d->log, LOG_INFO, AT_RENDEZVOUS,
-                 "The node '%s_%" PRId64 "_%" PRId64
-                 "' attempts to join the next round of the rendezvous '%s'.",
-                 d->self.addr, d->self.pid, d->self.local_id, d->params.run_id);
+    log_line(d->log, LOG_INFO, AT_RENDEZVOUS,
+             "The node '%s_%" PRId64 "_%" PRId64
+             "' attempts to join the next round of the rendezvous '%s'.",
+             d->self.addr, d->self.pid, d->self.local_id, d->params.run_id);
     dynamic_request(d, RDZV_EV_JOIN);
 }
 
@@ -376,15 +381,13 @@ static void dynamic_timer(struct handler_base *s)
 /* Whether the run waits to hear from us where the workers' store is. */
 static bool gives_address(const struct dynamic_handler *d)
 {
-    return d->round.rank == 0 && d->round.world_size > 1 && d->member &&
-           seat_session_ranked(d->member);
+    return d->round.rank == 0 && d->round.world_size > 1 && dynamic_told(d)->ranked;
 }
 
 static void on_master(void *ctx, enum rdzv_master_end end, const char *addr,
                       uint16_t port, const struct muster_error *err)
 {
     struct dynamic_handler *d = ctx;
-    uint16_t told;
 
     switch (end) {
     case RDZV_MASTER_FAILED:
@@ -396,7 +399,7 @@ static void on_master(void *ctx, enum rdzv_master_end end, const char *addr,
     case RDZV_MASTER_KNOWN:
         d->round.master_addr = addr;
         d->round.master_port = port;
-        if (gives_address(d) && (seat_session_store(d->member, &told), told != port) &&
+        if (gives_address(d) && dynamic_told(d)->store_port != port &&
             seat_session_serve(d->member, d->round.round, addr, port) < 0)
             handler_no_memory(&d->base);
         else
@@ -432,26 +435,19 @@ static bool no_worker_yet(void)
     return !identical || strcmp(identical, "1") != 0;
 }
 
-static bool has_torch_nodes(const struct dynamic_handler *d)
-{
-    return d->member && seat_session_torch_nodes(d->member) > 0;
-}
-
 static void find_master(struct dynamic_handler *d)
 {
+    const struct seat_round *told = dynamic_told(d);
     struct rdzv_master_job job = { .round = d->round.round,
                                    .rank = d->round.rank,
-                                   .all_read =
-                                       d->member && seat_session_all_ours(d->member),
+                                   .all_read = told->all_ours,
                                    .alone = d->round.world_size == 1,
                                    .wipe = no_worker_yet(),
+                                   .told = told->ranked,
+                                   .told_host = told->store_host,
+                                   .told_port = told->store_port,
                                    .store = d->store };
     struct muster_error err;
-
-    if (d->member && seat_session_ranked(d->member)) {
-        job.told = true;
-        job.told_host = seat_session_store(d->member, &job.told_port);
-    }
 
     if (!d->member) {
         job.members = rdzv_participants(d->core, &job.count);
@@ -459,8 +455,7 @@ static void find_master(struct dynamic_handler *d)
         job.members = d->nodes.members;
         job.count = (size_t)d->round.world_size;
     } else {
-        d->nodes.rank0 = seat_session_rank0(d->member);
-        job.members = &d->nodes.rank0;
+        job.members = &told->rank0;
         job.count = 1;
     }
     if (rdzv_master_start(d->master, &job, on_master, d, &err) < 0)
@@ -557,7 +552,7 @@ static void dynamic_find(struct handler_base *s)
      * as long as the node that serves it is in the round. Only then do we need to know
      * all nodes. The answer for an earlier round may still be on its way: a backend
      * takes one call at a time. */
-    d->nodes.awaited = has_torch_nodes(d);
+    d->nodes.awaited = dynamic_told(d)->torch_nodes > 0;
     if (!d->nodes.awaited)
         find_master(d);
     else if (!d->nodes.asked)
@@ -817,9 +812,7 @@ static void use_session(struct rdzv_handler *h, struct session *session)
 
 static int64_t torch_nodes(const struct rdzv_handler *h)
 {
-    const struct dynamic_handler *d = of_handler(h);
-
-    return d->member ? seat_session_torch_nodes(d->member) : 0;
+    return dynamic_told(of_handler(h))->torch_nodes;
 }
 
 static void wipe_worker_store(struct rdzv_handler *h)

@@ -37,7 +37,6 @@ struct other_runs {
 /* The nodes of a round that we joined as a member, as far as the workers' address needs
  * them. */
 struct hosted_nodes {
-    struct rdzv_node rank0; /* borrowed from the member */
     /* owned; all of them, if some are torchrun's; else NULL */
     struct rdzv_node *members;
     struct rdzv_state *seen; /* owned; members borrows from it */

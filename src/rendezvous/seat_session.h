@@ -11,9 +11,9 @@
 
 #include "auth/core/auth.h"
 #include "rendezvous/core/cas_node.h"
+#include "rendezvous/core/seat_round.h"
 
 struct session;
-struct rank_range;
 
 /* Called with JOINED, REFUSED, DONE and NEWS, as in cas_node.h; borrowed for the call.
  * Always from the loop, never from inside a call of the functions below. */
@@ -56,20 +56,8 @@ int64_t seat_session_waiting(const struct session *s);
 bool seat_session_closed(const struct session *s);
 /* How far the JOIN under way has come; false if there is none. */
 bool seat_session_progress(const struct session *s, struct rdzv_progress *out);
-/* Rank 0 of the round last JOINED, borrowed until the next one; how many of its nodes
- * are torchrun's; and whether none is, so that all read the workers' address anew. */
-struct rdzv_node seat_session_rank0(const struct session *s);
-int64_t seat_session_torch_nodes(const struct session *s);
-bool seat_session_all_ours(const struct session *s);
-
-/* The ranks of our workers in that round, if the host knows how many each node has;
- * else NULL. Borrowed until the next one. */
-const struct rank_range *seat_session_ranks(const struct session *s);
-
-/* Whether the run gives out ranks in that round, and so the address of the workers'
- * store; that address, borrowed until the next round, if *port is not 0. */
-bool seat_session_ranked(const struct session *s);
-const char *seat_session_store(const struct session *s, uint16_t *port);
+/* What we were told of the round last JOINED; borrowed until the next one. */
+const struct seat_round *seat_session_round(const struct session *s);
 
 /* Tells the run where we serve the workers' store of a round, as its rank 0; and again
  * if the run comes back. host is copied. 0, or MUSTER_ENOMEM. */

@@ -54,12 +54,9 @@ struct session_core {
     uint64_t start_by_ms;          /* when the round starts without them */
     bool closed;
     char rank0[RDZV_MAX_ADDR + 1]; /* rank 0 */
-    int64_t rank0_pid, rank0_local_id;
-    int64_t torch_nodes;
-    bool all_ours;
     struct rank_range ranks; /* of our workers in the round last JOINED, if told; */
     char where[SESSION_WHERE_MAX + 1]; /* their store, */
-    uint16_t port;                     /* 0: not told */
+    struct seat_round told;            /* points to the three above */
     char text[1200];
 };
 
@@ -230,6 +227,16 @@ static void core_down(struct session_core *me, const struct session_event *ev,
 
 /* ---- what the host says ---- */
 
+static bool ranks_fit(const struct session_core *me)
+{
+    const struct rank_range *r = &me->ranks;
+    const int64_t nproc = me->cfg.hello.nproc;
+
+    return nproc > 0 && r->world_size >= nproc &&
+           r->base_rank <= r->world_size - nproc && r->role_world_size >= nproc &&
+           r->base_role_rank <= r->role_world_size - nproc;
+}
+
 static void notify_joined(struct session_core *me, struct session_fx *fx)
 {
     me->granted = false;
@@ -266,15 +273,19 @@ static void on_joined(struct session_core *me, struct session_fx *fx,
     if (m->addr.n)
         memcpy(me->rank0, m->addr.p, m->addr.n);
     me->rank0[m->addr.n] = '\0';
-    me->rank0_pid = m->pid;
-    me->rank0_local_id = m->local_id;
-    me->torch_nodes = MAX_OF(m->count, 0);
-    me->all_ours = m->count == WIRE_ALL_OURS;
     me->ranks = m->ranks;
     if (m->where.n)
         memcpy(me->where, m->where.p, m->where.n);
     me->where[m->where.n] = '\0';
-    me->port = m->where.n ? (uint16_t)m->port : 0;
+    me->told = (struct seat_round){
+        .rank0 = { span_str(me->rank0), m->pid, m->local_id },
+        .torch_nodes = MAX_OF(m->count, 0),
+        .all_ours = m->count == WIRE_ALL_OURS,
+        .ranked = m->ranks.world_size > 0 && (m->rank == 0 || m->where.n),
+        .ranks = ranks_fit(me) ? &me->ranks : NULL,
+        .store_host = me->where,
+        .store_port = m->where.n ? (uint16_t)m->port : 0,
+    };
     if (!me->granted)
         notify_joined(me, fx);
 }
@@ -728,28 +739,9 @@ void session_core_free(struct session_core *me)
     mem_free(me);
 }
 
-const struct rank_range *session_core_ranks(const struct session_core *me)
+const struct seat_round *session_core_round(const struct session_core *me)
 {
-    const struct rank_range *r = &me->ranks;
-    const int64_t nproc = me->cfg.hello.nproc;
-
-    return nproc > 0 && r->world_size >= nproc &&
-                   r->base_rank <= r->world_size - nproc &&
-                   r->role_world_size >= nproc &&
-                   r->base_role_rank <= r->role_world_size - nproc
-               ? r
-               : NULL;
-}
-
-bool session_core_ranked(const struct session_core *me)
-{
-    return me->ranks.world_size > 0 && (me->rank == 0 || me->port != 0);
-}
-
-const char *session_core_store(const struct session_core *me, uint16_t *port)
-{
-    *port = me->port;
-    return me->where;
+    return &me->told;
 }
 
 struct run_msg *session_core_hello(struct session_core *me)
@@ -775,21 +767,6 @@ int64_t session_core_waiting(const struct session_core *me)
 bool session_core_closed(const struct session_core *me)
 {
     return me->closed;
-}
-
-struct rdzv_node session_core_rank0(const struct session_core *me)
-{
-    return (struct rdzv_node){ span_str(me->rank0), me->rank0_pid, me->rank0_local_id };
-}
-
-int64_t session_core_torch_nodes(const struct session_core *me)
-{
-    return me->torch_nodes;
-}
-
-bool session_core_all_ours(const struct session_core *me)
-{
-    return me->all_ours;
 }
 
 bool session_core_progress(const struct session_core *me, struct rdzv_progress *out)

@@ -23,6 +23,7 @@
 #include "job/core/wire.h"
 #include "rendezvous/core/cas_node.h"
 #include "rendezvous/core/fence.h"
+#include "rendezvous/core/seat_round.h"
 
 struct session_core;
 
@@ -102,15 +103,8 @@ uint64_t session_core_deadline(const struct session_core *me); /* MONO_NEVER: no
  * we are in no round. */
 uint64_t session_core_fence_due(const struct session_core *me);
 
-/* The ranks of our workers in that round; NULL: the run does not know them, and the
- * agents have to agree on them. Borrowed until the next JOINED. */
-const struct rank_range *session_core_ranks(const struct session_core *me);
-
-/* Whether the run gives out the workers' ranks in that round; then it tells where their
- * store is, too, and rank 0 has to say so first. */
-bool session_core_ranked(const struct session_core *me);
-/* Where that store is, borrowed until the next JOINED; *port 0: not told. */
-const char *session_core_store(const struct session_core *me, uint16_t *port);
+/* What we were told of the round last JOINED; borrowed until the next one. */
+const struct seat_round *session_core_round(const struct session_core *me);
 
 /* What the next HELLO says for the record; the owner may change it. */
 struct run_msg *session_core_hello(struct session_core *me);
@@ -123,14 +117,5 @@ bool session_core_closed(const struct session_core *me);
 
 /* How far the JOIN under way has come, as we were last told; false if there is none. */
 bool session_core_progress(const struct session_core *me, struct rdzv_progress *out);
-
-/* Rank 0 of the round last JOINED; borrowed until the next one. */
-struct rdzv_node session_core_rank0(const struct session_core *me);
-
-/* How many nodes of that round are torchrun's. */
-int64_t session_core_torch_nodes(const struct session_core *me);
-/* Whether every node of that round reads the workers' address anew instead of
- * remembering an earlier one. */
-bool session_core_all_ours(const struct session_core *me);
 
 #endif

@@ -109,9 +109,6 @@ bool rdzv_has_work(const struct rdzv *r)
 static void cas_node_on_join(struct rdzv *r, struct now now, struct rdzv_fx *fx)
 {
     assert(r->mode != MODE_JOINING);
-    log_line(r->log, LOG_INFO, AT_RENDEZVOUS,
-             "The node '%s' attempts to join the next round of the rendezvous '%s'.",
-             r->self_text, r->run_id);
     r->mode = MODE_JOINING;
     r->in_old_round = true;
     r->join_by_ms = now.mono_ms + r->settings.join_ms;
@@ -373,12 +370,8 @@ void rdzv_done(struct rdzv *r, struct rdzv_request *request, enum rdzv_event_kin
     if (!request->on)
         return;
     request->on = false;
-    if (kind == RDZV_EV_CLOSE && code == 0) {
+    if (kind == RDZV_EV_CLOSE && code == 0)
         r->closed_notified = true;
-        log_line(r->log, LOG_INFO, AT_RENDEZVOUS,
-                 "The node '%s' has closed the rendezvous '%s'.", r->self_text,
-                 r->run_id);
-    }
     e = rdzv_fx_add(fx, RDZV_FX_DONE);
     e->request = kind;
     e->code = code;
@@ -437,12 +430,6 @@ static void cas_node_joined(struct rdzv *r, struct rdzv_plan *p, struct now now,
         e->rank++;
         assert((size_t)e->rank < r->roster.count); /* The plan found us in it. */
     }
-    log_line(
-        r->log, LOG_INFO, AT_RENDEZVOUS,
-        "The node '%s' has joined round %lld of the rendezvous '%s' as rank %lld in a "
-        "world of size %lld.",
-        r->self_text, (long long)e->round, r->run_id, (long long)e->rank,
-        (long long)e->world);
 }
 
 /* The state decides how the join ends. */

@@ -188,7 +188,6 @@ static void a_round_that_was_not_asked_for(void **state)
         { .kind = MSG_NEWS, .what = WIRE_WAITING, .count = 1 },
         { .kind = MSG_NEWS, .what = WIRE_EVICTED }
     };
-    uint16_t port;
 
     (void)state;
     for (size_t i = 0; i <= ARRAY_LEN(spoils); i++) {
@@ -209,8 +208,8 @@ static void a_round_that_was_not_asked_for(void **state)
         } else {
             assert_int_equal(told(&p, 0)->kind, RDZV_FX_JOINED);
             assert_int_equal(told(&p, 0)->round, 1);
-            assert_string_equal(session_core_store(p.member, &port), "node0");
-            assert_int_equal(port, 4000);
+            assert_string_equal(session_core_round(p.member)->store_host, "node0");
+            assert_int_equal(session_core_round(p.member)->store_port, 4000);
             hear(&p, again); /* It answers a JOIN that crossed the first one. */
             assert_int_equal(p.fx.count, 0);
             request(&p, RDZV_EV_JOIN);
