@@ -247,7 +247,7 @@ static int run_agent(const char *prog, const struct launch_config *c,
         fputs(r.verdict ? r.verdict : "", stderr);
         break;
     case WHY_NONE:
-    case WHY_NOTICE: /* It was said when it came. */
+    case WHY_NOTICE:  /* It was said when it came. */
     case WHY_FAILURE: /* print_failure */
     case WHY_SUCCESS:
     case WHY_MEMBERSHIP:

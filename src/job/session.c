@@ -255,7 +255,7 @@ static void repeat_all(struct session *c)
 {
     if (c->store.kind == MSG_STORE && c->seats.cb)
         send_msg(c, &c->store);
-    if (c->seat.kind == MSG_RANKS)
+    if (c->seat.kind == MSG_RANKS && !c->seats.cb)
         send_msg(c, &c->seat);
     if (c->ranks.kind == MSG_RANKS)
         send_msg(c, &c->ranks);
@@ -1162,7 +1162,7 @@ void session_seat(struct session *c, int64_t round, int64_t rank)
     c->seat = (struct run_msg){
         .kind = MSG_RANKS, .round = -1, .count = -1, .seat_round = round, .seat = rank
     };
-    if (is_up(c))
+    if (is_up(c) && !c->seats.cb) /* Else it goes with the ranks. */
         send_msg(c, &c->seat);
 }
 
@@ -1175,7 +1175,8 @@ void session_ranks(struct session *c, int64_t round, int64_t first, int64_t coun
                                  .count = count,
                                  .total = nodes,
                                  .flags = own_budget ? MSG_OWN_BUDGET : 0,
-                                 .seat_round = -1 };
+                                 .seat_round = c->seats.cb ? c->seat.seat_round : -1,
+                                 .seat = c->seat.seat };
     c->reported.kind = c->moved.kind = MSG_NONE;
     if (is_up(c))
         send_msg(c, &c->ranks);
