@@ -21,10 +21,10 @@ def test_sizes() -> None:
 
 
 def test_messages_between_two_nodes() -> None:
-    figures = table("net", "--runs", "1", "--trips", "5,40")
+    figures = table("net", "--runs", "1", "--trips", "20,200")
     start = next(v for k, v in figures.items() if k.startswith("round trips, start"))
     again = next(v for k, v in figures.items() if k.startswith("round trips, kill"))
-    assert float(start) > 1 and float(again) > 0.5
+    assert float(start) > 1 and float(again) > 0.2  # one
     assert int(figures["connections of a remote node to the host"].split()[0]) >= 1
 
 
