@@ -315,8 +315,10 @@ static int run_command(const char *prog, int argc, char **argv, bool launch)
         return print_help(prog, launch, o.help_whole);
     if (o.print_completion)
         return print_completion(o.print_completion);
-    if ((!slurm_applies(&o, environ) || slurm_apply(&o, environ, &slurm, &err) == 0) &&
-        rank_order_apply(&o, environ, &order, &err) == 0 &&
+    const int placed = slurm_applies(&o, environ)
+                           ? slurm_apply(&o, environ, &slurm, &err)
+                           : machine_scheduler(&o, &slurm, &err);
+    if (placed == 0 && rank_order_apply(&o, environ, &order, &err) == 0 &&
         run_start(prog, &o, launch, &log, &exit_code, &err) == 0)
         return exit_code;
     return run_give_up(prog, launch, &err);

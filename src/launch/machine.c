@@ -1,6 +1,7 @@
 /* machine.c - see machine.h. */
 #include "launch/machine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -8,9 +9,11 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "launch/core/scheduler.h"
 #include "loop/file.h"
 #include "process/cgroup.h"
 #include "process/devices.h"
+#include "rendezvous/local_identity.h"
 
 static int count_devices(void *ctx, const char *word, int64_t *n,
                          struct muster_error *err)
@@ -78,4 +81,45 @@ int machine_real(struct derive_machine *out,
         return err_set(err, MUSTER_EIO, "the kernel gave no random bytes for a run id");
     *out = machine;
     return 0;
+}
+
+/* What the command prints, up to size - 1 bytes; NULL: it failed. */
+static char *output_of(const char *command, size_t size)
+{
+    FILE *f = popen(command, "re");
+    char *room = f ? mem_alloc(size) : NULL;
+    const size_t n = room ? fread(room, 1, size - 1, f) : 0;
+
+    if (room)
+        room[n] = '\0';
+    if (f && pclose(f) != 0) {
+        mem_free(room);
+        room = NULL;
+    }
+    return room;
+}
+
+int machine_scheduler(struct options *o, struct slurm_texts *texts,
+                      struct muster_error *err)
+{
+    const enum scheduler_wants wants = scheduler_asks(o, environ);
+    struct rdzv_fqdn own;
+    char *hosts = NULL;
+    int rc;
+
+    if (wants == SCHEDULER_NONE)
+        return 0;
+    if (!rdzv_fqdn_quick(&own)) {
+        rdzv_hostname(own.name, sizeof own.name);
+        if (getenv("JOB_COMPLETION_INDEX")) /* The pod's domain is needed. */
+            rdzv_fqdn_resolve(&own);
+    }
+    if (wants == SCHEDULER_PBS_FILE)
+        hosts = read_text(NULL, getenv("PBS_NODEFILE"), SCHEDULER_FILE_MOST);
+    if (wants == SCHEDULER_FLUX_HOSTS)
+        hosts = output_of("flux hostlist --expand local", SCHEDULER_FILE_MOST);
+    const struct scheduler_input in = { environ, own.name, hosts };
+    rc = scheduler_apply(o, &in, texts, err);
+    mem_free(hosts);
+    return rc;
 }

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "launch/core/derive.h"
+#include "launch/core/scheduler.h"
 #include "launch/core/worker_env.h"
 #include "logs/core/prefix_lines.h"
 
@@ -102,6 +103,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     argv[in.argc] = NULL;
     if (options_parse(&o, &in, &err) == OPTIONS_FINE && !o.help) {
         assert(o.script);
+        struct scheduler_input around = { envp, "train-1.svc", text };
+        struct slurm_texts texts;
+
+        (void)scheduler_apply(&o, &around, &texts, &err);
         if (derive_config(&c, &o, in.launch, &ports, &err) == 0) {
             if (c.entry != ENTRY_EXEC && !c.python)
                 assert(text_set(&c.python, "py") == 0);

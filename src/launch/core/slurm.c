@@ -24,6 +24,14 @@ static bool is_default(const char *text, const char *initial)
     return strcmp(text, initial) == 0;
 }
 
+bool rendezvous_is_open(const struct options *o)
+{
+    return !o->standalone && is_default(o->rdzv_backend, "static") &&
+           !*o->rdzv_endpoint && is_default(o->master_addr, "127.0.0.1") &&
+           !o->master_port.given && o->node_rank.value == 0 &&
+           strcmp(o->nnodes, "1") != 0;
+}
+
 bool slurm_applies(const struct options *o, char *const *envp)
 {
     int64_t tasks;
@@ -31,10 +39,7 @@ bool slurm_applies(const struct options *o, char *const *envp)
     if (!env_get(envp, "SLURM_STEP_ID") ||
         !get_int(envp, "SLURM_STEP_NUM_TASKS", &tasks))
         return false; /* a batch script itself is not a step */
-    return tasks > 1 && !o->standalone && is_default(o->rdzv_backend, "static") &&
-           !*o->rdzv_endpoint && is_default(o->master_addr, "127.0.0.1") &&
-           !o->master_port.given && o->node_rank.value == 0 &&
-           strcmp(o->nnodes, "1") != 0;
+    return tasks > 1 && rendezvous_is_open(o);
 }
 
 int slurm_first_host(const char *list, char *to, size_t size)
@@ -94,9 +99,10 @@ static int check_layout(char *const *envp, int64_t nodes, struct muster_error *e
 
 /* Fills in --nnodes. The upper end of a range becomes the step's number of nodes: no
  * other node can join, so the first round must not wait for more. */
-static int take_nnodes(const struct options *o, int64_t nodes,
+static int take_nnodes(const struct options *o, const struct rendezvous_place *p,
                        struct slurm_texts *texts, struct muster_error *err)
 {
+    const int64_t nodes = p->nodes;
     const char *text = o->nnodes, *colon = strchr(text, ':');
     const size_t n = colon ? (size_t)(colon - text) : strlen(text);
     int64_t min, max;
@@ -117,58 +123,52 @@ static int take_nnodes(const struct options *o, int64_t nodes,
                            (long long)min, (long long)nodes);
         return 0;
     }
+    if (p->munge)
+        return err_set(err, MUSTER_EINVAL,
+                       "--nnodes=%s, but this Slurm job step has %lld nodes (%s)\n"
+                       "Leave out --nnodes, or give srun as many nodes with -N.",
+                       text, (long long)nodes, "SLURM_STEP_NUM_NODES");
     return err_set(err, MUSTER_EINVAL,
-                   "--nnodes=%s, but this Slurm job step has %lld nodes (%s)\n"
-                   "Leave out --nnodes, or give srun as many nodes with -N.",
-                   text, (long long)nodes, "SLURM_STEP_NUM_NODES");
+                   "--nnodes=%s, but %s has started %lld nodes\nLeave out --nnodes.",
+                   text, p->scheduler, (long long)nodes);
 }
 
 /* Writes the user's options, then our place in the order of ranks, munge, and whether
  * this node hosts the store. What the user has set of the last two stays. */
-static bool put_conf(const char *conf, int64_t rank, struct slurm_texts *texts)
+static bool put_conf(const char *conf, const struct rendezvous_place *p,
+                     struct slurm_texts *texts)
 {
     const int n = snprintf(texts->conf, sizeof texts->conf, "%s%snode_order=%lld%s%s",
-                           conf, *conf ? "," : "", (long long)rank,
-                           strstr(conf, "munge=") ? "" : ",munge=auto",
+                           conf, *conf ? "," : "", (long long)p->rank,
+                           !p->munge || strstr(conf, "munge=") ? "" : ",munge=auto",
                            strstr(conf, "is_host=") ? ""
-                           : rank == 0              ? ",is_host=true"
+                           : p->rank == 0           ? ",is_host=true"
                                                     : ",is_host=false");
 
     return n > 0 && (size_t)n < sizeof texts->conf;
 }
 
-int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
-                struct muster_error *err)
+int rendezvous_fill(struct options *o, const struct rendezvous_place *p,
+                    struct slurm_texts *texts, struct muster_error *err)
 {
-    const char *job = env_get(envp, "SLURM_JOB_ID"), *list;
-    int64_t nodes, rank, job_number, step;
-    char host[256];
-    int rc;
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    int rc = 0;
 
-    if (!get_int(envp, "SLURM_STEP_NUM_NODES", &nodes) || nodes < 1)
-        return bad_variable(envp, "SLURM_STEP_NUM_NODES", err);
-    if (!get_int(envp, "SLURM_NODEID", &rank) || rank < 0 || rank >= nodes)
-        return bad_variable(envp, "SLURM_NODEID", err);
-    if (!get_int(envp, "SLURM_JOB_ID", &job_number) || job_number < 0 ||
-        job_number > INT32_MAX * 1024LL)
-        return bad_variable(envp, "SLURM_JOB_ID", err);
-    if (!get_int(envp, "SLURM_STEP_ID", &step))
-        return bad_variable(envp, "SLURM_STEP_ID", err);
-    list = env_get(envp, "SLURM_STEP_NODELIST");
-    if (!list || slurm_first_host(list, host, sizeof host))
-        return bad_variable(envp, "SLURM_STEP_NODELIST", err);
-    rc = check_layout(envp, nodes, err);
-    if (rc == 0)
-        rc = take_nnodes(o, nodes, texts, err);
+    texts->nnodes[0] = '\0';
+    if (p->nodes > 0)
+        rc = take_nnodes(o, p, texts, err);
     if (rc)
         return rc;
+    for (const char *c = p->id; *c; c++)
+        hash = (hash ^ (uint8_t)*c) * 1099511628211u;
 
-    const int64_t port = PORT_FIRST + (job_number * 7 + (step & 0xff)) % PORT_COUNT;
+    const int64_t port =
+        PORT_FIRST + (p->port ? p->port : (int64_t)(hash >> 16)) % PORT_COUNT;
     assert(port >= PORT_FIRST && port < PORT_FIRST + PORT_COUNT);
-    (void)snprintf(texts->endpoint, sizeof texts->endpoint, "%s:%d", host, (int)port);
-    (void)snprintf(texts->id, sizeof texts->id, "slurm-%.20s.%lld", job,
-                   (long long)step);
-    if (!put_conf(o->rdzv_conf, rank, texts))
+    (void)snprintf(texts->endpoint, sizeof texts->endpoint,
+                   strchr(p->host, ':') ? "[%s]:%d" : "%s:%d", p->host, (int)port);
+    (void)snprintf(texts->id, sizeof texts->id, "%s", p->id);
+    if (!put_conf(o->rdzv_conf, p, texts))
         return err_set(err, MUSTER_EINVAL, "--rdzv-conf is longer than %zu characters",
                        sizeof texts->conf);
     o->rdzv_conf = texts->conf;
@@ -179,4 +179,33 @@ int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
     o->rdzv_backend = "c10d";
     o->rdzv_endpoint = texts->endpoint;
     return 0;
+}
+
+int slurm_apply(struct options *o, char *const *envp, struct slurm_texts *texts,
+                struct muster_error *err)
+{
+    struct rendezvous_place p = { .scheduler = "Slurm", .munge = true };
+    const char *list;
+    int64_t job_number, step;
+    int rc;
+
+    if (!get_int(envp, "SLURM_STEP_NUM_NODES", &p.nodes) || p.nodes < 1)
+        return bad_variable(envp, "SLURM_STEP_NUM_NODES", err);
+    if (!get_int(envp, "SLURM_NODEID", &p.rank) || p.rank < 0 || p.rank >= p.nodes)
+        return bad_variable(envp, "SLURM_NODEID", err);
+    if (!get_int(envp, "SLURM_JOB_ID", &job_number) || job_number < 0 ||
+        job_number > INT32_MAX * 1024LL)
+        return bad_variable(envp, "SLURM_JOB_ID", err);
+    if (!get_int(envp, "SLURM_STEP_ID", &step))
+        return bad_variable(envp, "SLURM_STEP_ID", err);
+    list = env_get(envp, "SLURM_STEP_NODELIST");
+    if (!list || slurm_first_host(list, p.host, sizeof p.host))
+        return bad_variable(envp, "SLURM_STEP_NODELIST", err);
+    rc = check_layout(envp, p.nodes, err);
+    if (rc)
+        return rc;
+    p.port = PORT_COUNT + job_number * 7 + (step & 0xff); /* never 0 */
+    (void)snprintf(p.id, sizeof p.id, "slurm-%.20s.%lld", env_get(envp, "SLURM_JOB_ID"),
+                   (long long)step);
+    return rendezvous_fill(o, &p, texts, err);
 }

@@ -12,6 +12,26 @@ struct slurm_texts {
     char nnodes[48], id[64], endpoint[300], conf[400];
 };
 
+/* Where a scheduler has put this node. */
+struct rendezvous_place {
+    const char *scheduler; /* for messages */
+    int64_t nodes;         /* 0: it does not say */
+    int64_t rank;
+    char host[256]; /* of rank 0 */
+    char id[64];
+    int64_t port; /* 0: made from the id */
+    bool munge;
+};
+
+/* Whether the user has left the rendezvous to us: no backend, endpoint, master address
+ * or port, node rank, --standalone, and --nnodes absent or not 1. */
+bool rendezvous_is_open(const struct options *o);
+
+/* Fills in nnodes (the upper end of a range is the scheduler's), backend, endpoint, id
+ * and the place of this node in the rank order. */
+int rendezvous_fill(struct options *o, const struct rendezvous_place *p,
+                    struct slurm_texts *texts, struct muster_error *err);
+
 /* True if srun started us as one task of several and the user left the rendezvous to
  * us: no backend, endpoint, master address or port, node rank, --standalone, and
  * --nnodes absent or not 1. */
