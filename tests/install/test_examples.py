@@ -79,6 +79,33 @@ def test_jobset():
     check_pods(spec["template"]["spec"], [f"{name}-{job['name']}-0-{i}.{name}" for i in range(2)])
 
 
+def test_elastic_jobset():
+    """Names and ranks come from the pods' own names: here by a host name and a hosts file in namespaces of their own."""
+    (jobset,) = documents(EXAMPLES / "kubernetes/jobset-elastic.yaml")
+    (job,) = jobset["spec"]["replicatedJobs"]
+    spec, name = job["template"]["spec"], jobset["metadata"]["name"]
+    pod, rules = spec["template"]["spec"], spec["podFailurePolicy"]["rules"]
+    (container,) = pod["containers"]
+    assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"] == 4
+    assert jobset["spec"]["network"]["enableDNSHostnames"] and pod["restartPolicy"] == "Never"
+    assert {r["action"]: r["onExitCodes"]["values"] for r in rules if "onExitCodes" in r} == {"FailJob": [2, 93], "Ignore": [75]}
+    assert all(r["onExitCodes"]["containerName"] == container["name"] for r in rules if "onExitCodes" in r)
+    if os.geteuid() != 0:
+        pytest.skip("namespaces for the pods' names need root")
+    for index in range(4):
+        host = f"{name}-{job['name']}-0-{index}"
+        env = {**variables(container, podIP=f"10.0.0.{index + 1}"), "JOB_COMPLETION_INDEX": str(index), "PATH": os.environ["PATH"]}
+        script = (f"hostname {host}; echo '10.0.0.{index + 1} {host}.{name}.ns.svc {host}' > /tmp/hosts; "
+                  f"mount --bind /tmp/hosts /etc/hosts; exec {MUSTER} run --print-config {' '.join(container['args'])}")
+        done = subprocess.run(["unshare", "--uts", "--mount", "sh", "-c", f"mount -t tmpfs none /tmp && {script}"], env=env, text=True,
+                              capture_output=True)
+        assert done.returncode == 0, done.stderr
+        rdzv = json.loads(done.stdout)["config"]["rdzv"]
+        assert (rdzv["min_nodes"], rdzv["max_nodes"], rdzv["backend"], rdzv["run_id"]) == (2, 4, "c10d", "k8s-train-node-0")
+        assert rdzv["endpoint"].startswith(f"{name}-{job['name']}-0-0.{name}.ns.svc:")
+        assert rdzv["options"]["node_order"] == str(index) and rdzv["options"]["is_host"] == ("true" if index == 0 else "false")
+
+
 def test_trainjob():
     """The runtime's variables are those of its documentation."""
     (job,) = documents(EXAMPLES / "kubernetes/trainjob.yaml")
