@@ -262,7 +262,7 @@ bool agent_was_failing(struct agent *a, int64_t i)
     const struct agent_worker *w = &a->workers[i];
     struct buf tail;
     int64_t traceback_us = 0;
-    bool whole;
+    bool whole, uncaught;
     char *path;
 
     if (!w->signalled_us || w->code != -a->core.stop_sig)
@@ -271,10 +271,12 @@ bool agent_was_failing(struct agent *a, int64_t i)
         return true;
     buf_init(&tail, SIZE_MAX);
     logs_tail(a->logs, i, &tail, &whole, &path, &traceback_us);
+    uncaught = last_words_has_uncaught(buf_span(&tail), a->range.base_rank + i);
     buf_fini(&tail);
     mem_free(path);
-    /* An older one was caught, or it would have ended long ago. */
-    return whole && traceback_us > w->signalled_us - FAILING_US;
+    /* An older one that torch has not marked was caught, or it would have ended long
+     * ago. */
+    return uncaught || (whole && traceback_us > w->signalled_us - FAILING_US);
 }
 
 /* What elastic_launch runs is a Python, too, though we were not told so. */

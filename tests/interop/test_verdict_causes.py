@@ -356,3 +356,31 @@ def test_a_rank_that_was_failing_by_itself_is_no_victim(tmp_path, how, failed):
     first = json.loads((tmp_path / "r.json").read_text())["rounds"][0]
     assert run.returncode == 1 and first["failed"] == failed, (run.stderr, first)
     assert re.search(r"muster: rank 1 .*ValueError: the second one.* Restart 1 of 1", run.stderr), run.stderr
+
+
+SLOW_END = """
+import os, signal, sys, time
+def fails(words):  # as torch's hook for exceptions tells it
+    mark = f"[rank{os.environ['RANK']}]: "
+    os.write(2, f"{mark}Traceback (most recent call last):\\n{mark}{words}\\n".encode())
+if os.environ["RANK"] == "1":
+    open(sys.argv[1]).read(1)
+    time.sleep(1.5)  # a rank that fails takes longer than that to end where the machine is crowded
+    fails("RuntimeError: Connection closed by peer [10.0.0.1]:4711")
+    os._exit(1)
+fails("KeyError: 'the first one'")
+os.write(os.open(sys.argv[1], os.O_WRONLY), b"x")
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("stderr", ["pipe", "file"])
+def test_a_rank_that_takes_long_to_end_after_its_exception_is_no_victim(tmp_path, stderr):
+    (tmp_path / "t.py").write_text(SLOW_END)
+    os.mkfifo(tmp_path / "fifo")
+    with open(tmp_path / "err", "w+") as err:
+        run = subprocess.run([str(MUSTER), "run", "--standalone", "--nproc-per-node=2", "t.py", "fifo"], env=environment(PYTHON_EXEC=sys.executable),
+                             stderr=subprocess.PIPE if stderr == "pipe" else err, text=True, timeout=60, cwd=tmp_path)
+        err.seek(0)
+        told = run.stderr or err.read()
+    assert re.search(r"the job failed: rank 0 .*KeyError: 'the first one'", told), told

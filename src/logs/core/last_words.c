@@ -1,6 +1,9 @@
 /* last_words.c - see last_words.h. */
 #include "logs/core/last_words.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "base/escape.h"
 #include "base/mem.h"
 
@@ -18,6 +21,14 @@ static struct span find_bytes(struct span in, const char *what)
 bool last_words_has_traceback(struct span bytes)
 {
     return find_bytes(bytes, TRACEBACK).n != 0;
+}
+
+bool last_words_has_uncaught(struct span bytes, int64_t rank)
+{
+    char marked[64];
+
+    (void)snprintf(marked, sizeof marked, "[rank%" PRId64 "]: " TRACEBACK, rank);
+    return find_bytes(bytes, marked).n != 0;
 }
 
 /* ---- lines ---- */

@@ -37,4 +37,8 @@ void last_words_fini(struct last_words *w); /* zeroed is fine */
 /* Whether a piece of output has the first line of a traceback. */
 bool last_words_has_traceback(struct span bytes);
 
+/* Whether it has that of an exception that nobody caught in this rank: torch marks the
+ * lines of those alone with "[rank3]: ". */
+bool last_words_has_uncaught(struct span bytes, int64_t rank);
+
 #endif
