@@ -64,17 +64,15 @@ static void on_checked(void *ctx, int status, const struct c10d_reply *reply,
 
 static void ask_for_rank(struct who_is_missing *l, struct slot *s)
 {
-    char text[sizeof RANKS_ROLE_KEY + 20];
-    struct span key;
+    char key[sizeof RANKS_ROLE_KEY + 20];
 
     if (l->next >= 0)
         l->next = missing_ranks_next(&l->ranks, l->next);
     if (l->next < 0)
         return;
     *s = (struct slot){ l, l->next };
-    (void)snprintf(text, sizeof text, RANKS_ROLE_KEY "%" PRId64, l->next);
-    key = span_str(text);
-    if (async_store_check(l->store, &key, 1, LOOK_MS, on_checked, s, NULL) < 0) {
+    (void)snprintf(key, sizeof key, RANKS_ROLE_KEY "%" PRId64, l->next);
+    if (async_store_check(l->store, span_str(key), LOOK_MS, on_checked, s, NULL) < 0) {
         l->next = -1;
         return;
     }

@@ -149,6 +149,7 @@ static void on_usable(void *ctx, int status, const struct c10d_reply *reply,
  * if the store below it is. */
 static void begin_opening(struct blocking_loop_job *job)
 {
+    const struct c10d_request none = { .op = C10D_CHECK };
     struct opening *o = (struct opening *)job;
     int rc = o->make(o, &o->made, &o->err);
 
@@ -160,7 +161,7 @@ static void begin_opening(struct blocking_loop_job *job)
         adopt(o, o->from->shared);
         return;
     }
-    rc = async_store_check(o->made, NULL, 0, o->timeout_ms, on_usable, o, &o->err);
+    rc = async_store_call(o->made, &none, 0, o->timeout_ms, on_usable, o, &o->err);
     if (rc < 0)
         store_undo(job, o->made, &o->err);
 }

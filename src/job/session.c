@@ -924,13 +924,13 @@ static void ask_caps(void *ctx)
                                             .once = true,
                                             .auth = c->opts.auth,
                                             .log = c->opts.log };
-    const struct span key = span_str(CAPS);
     struct muster_error err;
 
     drop_caps(c);
     if (store_client_open(c->opts.loop, &opts, on_caps_open, c, &c->caps.store, &err) <
             0 ||
-        async_store_check(c->caps.store, &key, 1, CAPS_MS, on_caps_there, c, &err) < 0)
+        async_store_check(c->caps.store, span_str(CAPS), CAPS_MS, on_caps_there, c,
+                          &err) < 0)
         be_alone(c);
 }
 

@@ -279,7 +279,6 @@ static void c10d_backend_on_change(void *ctx, int status,
 static bool watch_go(struct c10d *c)
 {
     char key[8192 + 64];
-    struct span keys;
     /* The client adds the first slash; one more ends the hash, and one begins every
      * key. */
     const int n = snprintf(key, sizeof key, "%s%016" PRIx64 "//%s",
@@ -289,9 +288,8 @@ static bool watch_go(struct c10d *c)
         return false;
     if (!c->watcher && c10d_open_store(c, true, NULL, c, &c->watcher, NULL) < 0)
         return false;
-    keys = span_of(key, (size_t)n);
-    if (async_store_wait(c->watcher, &keys, 1, UINT64_MAX, c10d_backend_on_change, c,
-                         NULL) < 0) {
+    if (async_store_wait(c->watcher, span_of(key, (size_t)n), UINT64_MAX,
+                         c10d_backend_on_change, c, NULL) < 0) {
         c10d_drop(c, &c->watcher);
         return false;
     }

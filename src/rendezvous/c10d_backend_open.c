@@ -173,8 +173,7 @@ static void on_sentinel_put(void *ctx, int status, const struct c10d_reply *repl
         connected(c, status, err);
         return;
     }
-    status =
-        async_store_check(c->state, &caps, 1, answer_ms(c), on_caps_checked, c, &why);
+    status = async_store_check(c->state, caps, answer_ms(c), on_caps_checked, c, &why);
     if (status < 0)
         connected(c, status, &why);
 }

@@ -55,58 +55,31 @@ int async_store_compare_set(struct async_store *s, struct span key,
     return async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
 }
 
-/* The list has the keys, or keys and values in turn if values is not NULL. */
-static int call_list(struct async_store *s, enum c10d_op op, const struct span *keys,
-                     const struct span *values, size_t count, unsigned flags,
-                     uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                     struct muster_error *err)
+static int call_for_key(struct async_store *s, enum c10d_op op, struct span key,
+                        uint64_t timeout_ms, async_store_cb cb, void *ctx,
+                        struct muster_error *err)
 {
     struct c10d_request req = { .op = op };
     struct buf list;
-    int rc = 0;
+    int rc;
 
     buf_init(&list, SIZE_MAX);
-    for (size_t i = 0; i < count && rc == 0; i++) {
-        rc = c10d_list_add(&list, keys[i]);
-        if (rc == 0 && values)
-            rc = c10d_list_add(&list, values[i]);
-    }
-    if (rc < 0) {
-        (void)err_nomem(err);
-    } else {
-        req.list = (struct c10d_list){ buf_span(&list), count };
-        rc = async_store_call(s, &req, flags, timeout_ms, cb, ctx, err);
-    }
+    rc = c10d_list_add(&list, key) < 0 ? err_nomem(err) : 0;
+    req.list = (struct c10d_list){ buf_span(&list), 1 };
+    if (rc == 0)
+        rc = async_store_call(s, &req, 0, timeout_ms, cb, ctx, err);
     buf_fini(&list);
     return rc;
 }
 
-int async_store_check(struct async_store *s, const struct span *keys, size_t count,
-                      uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                      struct muster_error *err)
+int async_store_check(struct async_store *s, struct span key, uint64_t timeout_ms,
+                      async_store_cb cb, void *ctx, struct muster_error *err)
 {
-    return call_list(s, C10D_CHECK, keys, NULL, count, 0, timeout_ms, cb, ctx, err);
+    return call_for_key(s, C10D_CHECK, key, timeout_ms, cb, ctx, err);
 }
 
-int async_store_wait(struct async_store *s, const struct span *keys, size_t count,
-                     uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                     struct muster_error *err)
+int async_store_wait(struct async_store *s, struct span key, uint64_t timeout_ms,
+                     async_store_cb cb, void *ctx, struct muster_error *err)
 {
-    return call_list(s, C10D_WAIT, keys, NULL, count, 0, timeout_ms, cb, ctx, err);
-}
-
-int async_store_multi_get(struct async_store *s, const struct span *keys, size_t count,
-                          uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                          struct muster_error *err)
-{
-    return call_list(s, C10D_MULTI_GET, keys, NULL, count, ASYNC_STORE_BLOCK,
-                     timeout_ms, cb, ctx, err);
-}
-
-int async_store_multi_set(struct async_store *s, const struct span *keys,
-                          const struct span *values, size_t count, uint64_t timeout_ms,
-                          async_store_cb cb, void *ctx, struct muster_error *err)
-{
-    return call_list(s, C10D_MULTI_SET, keys, values, count, 0, timeout_ms, cb, ctx,
-                     err);
+    return call_for_key(s, C10D_WAIT, key, timeout_ms, cb, ctx, err);
 }

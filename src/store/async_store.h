@@ -90,18 +90,10 @@ int async_store_compare_set(struct async_store *s, struct span key,
                             struct span expected, struct span desired,
                             uint64_t timeout_ms, async_store_cb cb, void *ctx,
                             struct muster_error *err);
-int async_store_check(struct async_store *s, const struct span *keys, size_t count,
-                      uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                      struct muster_error *err);
-int async_store_wait(struct async_store *s, const struct span *keys, size_t count,
-                     uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                     struct muster_error *err);
-int async_store_multi_get(struct async_store *s, const struct span *keys, size_t count,
-                          uint64_t timeout_ms, async_store_cb cb, void *ctx,
-                          struct muster_error *err);
-int async_store_multi_set(struct async_store *s, const struct span *keys,
-                          const struct span *values, size_t count, uint64_t timeout_ms,
-                          async_store_cb cb, void *ctx, struct muster_error *err);
+int async_store_check(struct async_store *s, struct span key, uint64_t timeout_ms,
+                      async_store_cb cb, void *ctx, struct muster_error *err);
+int async_store_wait(struct async_store *s, struct span key, uint64_t timeout_ms,
+                     async_store_cb cb, void *ctx, struct muster_error *err);
 
 /* In barrier.c, for async_store_call(). */
 int async_store_generic_barrier(struct async_store *s, struct span key,

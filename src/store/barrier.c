@@ -48,10 +48,9 @@ static void on_released(void *ctx, int status, const struct c10d_reply *reply,
 
 static void wait_for_last(struct barrier *b)
 {
-    const struct span key = buf_span(&b->last);
     struct muster_error err;
 
-    if (async_store_wait(b->store, &key, 1,
+    if (async_store_wait(b->store, buf_span(&b->last),
                          ms_left(b->deadline_ms, uv_hrtime() / 1000000), on_released, b,
                          &err) < 0)
         barrier_finish(b, err.code, &err);

@@ -115,13 +115,12 @@ static struct async_store *connection(const struct dialogue_driver *d)
  * silent. A question that any server answers at once tells which. */
 static void dialogue_driver_probe(struct dialogue_driver *d)
 {
-    const struct span key = span_str(PROBE_KEY);
     struct muster_error err;
     int rc = call_begin(d) ? 0 : err_nomem(&err);
 
     if (rc == 0)
-        rc = async_store_check(connection(d), &key, 1, PROBE_MS, dialogue_on_probed,
-                               d->call, &err);
+        rc = async_store_check(connection(d), span_str(PROBE_KEY), PROBE_MS,
+                               dialogue_on_probed, d->call, &err);
     if (rc < 0) {
         call_failed(d);
         answer_broken(d, rc, err.text);

@@ -356,6 +356,27 @@ static void legacy_address_failed(struct legacy_handler *o,
         handler_feed_error(&o->base, LIFE_ADDRESS, err);
 }
 
+/* MULTI_GET of keys, or MULTI_SET of keys and values in turn; NULL ends them. */
+static void legacy_ask_store(struct legacy_handler *o, enum c10d_op op,
+                             async_store_cb cb, const char *const *texts)
+{
+    struct c10d_request req = { .op = op };
+    struct muster_error err = { 0 };
+    struct buf list;
+    size_t n = 0;
+    int rc = 0;
+
+    buf_init(&list, SIZE_MAX);
+    for (; rc == 0 && texts[n]; n++)
+        rc = c10d_list_add(&list, span_str(texts[n])) < 0 ? err_nomem(&err) : 0;
+    req.list = (struct c10d_list){ buf_span(&list), op == C10D_MULTI_SET ? n / 2 : n };
+    if (rc == 0)
+        rc = async_store_call(o->store, &req, ASYNC_STORE_BLOCK, STORE_MS, cb, o, &err);
+    buf_fini(&list);
+    if (rc < 0)
+        legacy_address_failed(o, &err);
+}
+
 static uint16_t port_of(struct span s)
 {
     char text[8];
@@ -420,13 +441,8 @@ static void legacy_on_address(void *ctx, int status, const struct c10d_reply *r,
 
 static void legacy_read_address(struct legacy_handler *o)
 {
-    const struct span keys[] = { span_str("MASTER_ADDR"), span_str("MASTER_PORT") };
-    struct muster_error err = { 0 };
-    const int rc =
-        async_store_multi_get(o->store, keys, 2, STORE_MS, legacy_on_address, o, &err);
-
-    if (rc < 0)
-        legacy_address_failed(o, &err);
+    legacy_ask_store(o, C10D_MULTI_GET, legacy_on_address,
+                     (const char *[]){ "MASTER_ADDR", "MASTER_PORT", NULL });
 }
 
 static void on_published(void *ctx, int status, const struct c10d_reply *r,
@@ -441,26 +457,20 @@ static void on_published(void *ctx, int status, const struct c10d_reply *r,
 
 static void legacy_announce_address(struct legacy_handler *o)
 {
-    const struct span keys[] = { span_str(JOB_PORT), span_str("MASTER_ADDR"),
-                                 span_str("MASTER_PORT") };
-    const size_t first = o->server ? 0 : 1;
     struct muster_error err = { 0 };
     uint16_t port = 0;
     char text[8], job[8] = "";
-    int rc = listen_free_port(&port, &err);
+    const char *pairs[] = { JOB_PORT,      job,  "MASTER_ADDR", o->addr,
+                            "MASTER_PORT", text, NULL };
 
-    if (rc == 0) {
-        (void)snprintf(text, sizeof text, "%u", port);
-        if (o->server)
-            (void)snprintf(job, sizeof job, "%u", store_server_port(o->server));
-        const struct span values[] = { span_str(job), span_str(o->addr),
-                                       span_str(text) };
-
-        rc = async_store_multi_set(o->store, keys + first, values + first, 3 - first,
-                                   STORE_MS, on_published, o, &err);
-    }
-    if (rc < 0)
+    if (listen_free_port(&port, &err) < 0) {
         legacy_address_failed(o, &err);
+        return;
+    }
+    (void)snprintf(text, sizeof text, "%u", port);
+    if (o->server)
+        (void)snprintf(job, sizeof job, "%u", store_server_port(o->server));
+    legacy_ask_store(o, C10D_MULTI_SET, on_published, o->server ? pairs : pairs + 2);
 }
 
 static void legacy_on_bind_address(void *ctx, const struct bind_address *at)

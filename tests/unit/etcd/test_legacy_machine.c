@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "base/rng.h"
 #include "etcd/legacy/core/document.h"
-#include "etcd/legacy/core/machine_int.h"
+#include "etcd/legacy/core/machine.h"
 
 /* ---- A model of etcd ---- */
 

@@ -110,8 +110,8 @@ static void calls_wait_for_the_connection(void **state)
     assert_string_equal(told, "");
     run_until_told(&loop, "ADD");
     assert_string_equal(told, "open:0 SET:0 GET:0=v ADD:0 ");
-    CALL(
-        async_store_wait(s, NULL, 0, LONG_MS, on_done, "WAIT", NULL)); /* for nothing */
+    CALL(async_store_call(s, &(struct c10d_request){ .op = C10D_WAIT }, 0, LONG_MS,
+                          on_done, "WAIT", NULL)); /* for nothing */
     run_until_told(&loop, "WAIT:0");
     async_store_close(s, on_closed, "closed");
     store_server_close(server, NULL, NULL);
@@ -150,7 +150,7 @@ static void pending_calls_end_with_the_server(void **state)
     assert_int_equal(uv_loop_init(&loop), 0);
     server = serve(&loop);
     s = connect_to(&loop, store_server_port(server));
-    CALL(async_store_wait(s, &key, 1, UINT64_MAX, on_done, "WAIT", NULL));
+    CALL(async_store_wait(s, key, UINT64_MAX, on_done, "WAIT", NULL));
     CALL(async_store_add(s, key, 1, LONG_MS, on_done, "ADD", NULL)); /* held back */
     run_until_told(&loop, "open");
     (void)uv_run(&loop, UV_RUN_NOWAIT);
@@ -183,9 +183,9 @@ static void closing_is_safe_at_any_moment(void **state)
         CALL(async_store_set(tcp, key, key, LONG_MS, on_done, "a", NULL));
         CALL(async_store_get(view, key, LONG_MS, on_done, "b", NULL));
         CALL(barrier(view, key, "c"));
-        CALL(async_store_wait(hash, &key, 1, LONG_MS, on_done, "d", NULL));
+        CALL(async_store_wait(hash, key, LONG_MS, on_done, "d", NULL));
         CALL(barrier(hash, span_str("x"), "e"));
-        CALL(async_store_wait(file, &key, 1, LONG_MS, on_done, "f", NULL));
+        CALL(async_store_wait(file, key, LONG_MS, on_done, "f", NULL));
         CALL(barrier(file, span_str("x"), "g"));
         for (int i = 0; i < turns; i++)
             (void)uv_run(&loop, UV_RUN_NOWAIT);
@@ -248,7 +248,7 @@ static void callbacks_may_close(void **state)
         }
         CALL(async_store_set(s, key, key, LONG_MS, close_inside, s, NULL));
         CALL(async_store_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
-        CALL(async_store_wait(s, &key, 1, LONG_MS, on_done, "WAIT", NULL));
+        CALL(async_store_wait(s, key, LONG_MS, on_done, "WAIT", NULL));
         run_until_told(&loop, "closed:");
         assert_non_null(strstr(told, "closer:0"));
         assert_non_null(strstr(told, "ADD:"));
@@ -263,6 +263,9 @@ static void hash_waits_are_independent(void **state)
 {
     uv_loop_t loop;
     struct async_store *s, *clone;
+    static const char both[] = "\1\0\0\0\0\0\0\0a\1\0\0\0\0\0\0\0b";
+    const struct c10d_request ab = { .op = C10D_WAIT,
+                                     .list = { span_of(both, sizeof both - 1), 2 } };
     const struct span keys[] = { span_str("a"), span_str("b") };
 
     (void)state;
@@ -272,8 +275,8 @@ static void hash_waits_are_independent(void **state)
     CALL(s->ops->clone(s, &clone, NULL));
     CALL(async_store_get(s, keys[0], LONG_MS, on_done, "A", NULL));
     CALL(async_store_get(s, keys[1], LONG_MS, on_done, "B", NULL));
-    CALL(async_store_wait(clone, keys, 2, LONG_MS, on_done, "AB", NULL));
-    CALL(async_store_wait(clone, keys, 1, 20, on_done, "late", NULL));
+    CALL(async_store_call(clone, &ab, 0, LONG_MS, on_done, "AB", NULL));
+    CALL(async_store_wait(clone, keys[0], 20, on_done, "late", NULL));
     run_until_told(&loop, "late");
     CALL(async_store_set(clone, keys[1], span_str("2"), LONG_MS, on_done, "SET", NULL));
     CALL(async_store_add(s, keys[0], 1, LONG_MS, on_done, "ADD", NULL));
