@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 
 void etcd_msg_init(struct etcd_msg *m)
 {
@@ -142,16 +143,11 @@ static int wrong(const char *name, const char *want, struct muster_error *err)
 }
 
 /* proto3's JSON writes 64-bit numbers as text; v2 writes them as numbers. */
-int etcd_get_i64(const json_t *o, const char *name, int64_t *out,
-                 struct muster_error *err)
+static int read_number(const json_t *v, const char *name, int64_t *out,
+                       struct muster_error *err)
 {
-    const json_t *v = json_object_get(o, name);
     char *end;
 
-    if (!v || json_is_null(v)) {
-        *out = 0;
-        return 0;
-    }
     if (json_is_integer(v)) {
         *out = json_integer_value(v);
         return 0;
@@ -168,48 +164,69 @@ int etcd_get_i64(const json_t *o, const char *name, int64_t *out,
     return 0;
 }
 
-int etcd_get_bool(const json_t *o, const char *name, bool *out,
-                  struct muster_error *err)
+/* v is NULL if the member is absent. */
+static int read_member(const json_t *v, const struct etcd_member *m, void *to,
+                       struct muster_error *err)
 {
-    const json_t *v = json_object_get(o, name);
+    int64_t n = 0;
+    int rc = 0;
 
-    if (v && !json_is_boolean(v) && !json_is_null(v))
-        return wrong(name, "true or false", err);
-    *out = v && json_is_true(v);
-    return 0;
+    switch (m->type) {
+    case ETCD_NUMBER:
+    case ETCD_INDEX:
+        if (v)
+            rc = read_number(v, m->name, &n, err);
+        if (rc == 0 && n < 0 && m->type == ETCD_INDEX)
+            rc = err_set(err, MUSTER_EPROTO, "field \"%s\" of the answer is negative",
+                         m->name);
+        if (rc == 0)
+            memcpy(to, &n, sizeof n);
+        return rc;
+    case ETCD_BOOL:
+        *(bool *)to = json_is_true(v);
+        return v && !json_is_boolean(v) ? wrong(m->name, "true or false", err) : 0;
+    case ETCD_TEXT:
+        *(struct span *)to = span_of(json_string_value(v), json_string_length(v));
+        return v && !json_is_string(v) ? wrong(m->name, "text", err) : 0;
+    case ETCD_OBJECT:
+        *(const json_t **)to = v;
+        return v && !json_is_object(v) ? wrong(m->name, "an object", err) : 0;
+    case ETCD_ARRAY:
+        *(const json_t **)to = v;
+        return v && !json_is_array(v) ? wrong(m->name, "an array", err) : 0;
+    }
+    return MUSTER_EBUG;
 }
 
-int etcd_get_text(const json_t *o, const char *name, struct span *out,
-                  struct muster_error *err)
+int etcd_read(const json_t *o, const struct etcd_member *members, size_t count,
+              void *to, struct muster_error *err)
 {
-    const json_t *v = json_object_get(o, name);
+    int rc = 0;
 
-    if (v && !json_is_string(v) && !json_is_null(v))
-        return wrong(name, "text", err);
-    *out = (struct span){ NULL, 0 };
-    if (v && json_is_string(v))
-        *out = span_of(json_string_value(v), json_string_length(v));
-    return 0;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        const json_t *v = json_object_get(o, members[i].name);
+
+        rc = read_member(json_is_null(v) ? NULL : v, &members[i],
+                         (char *)to + members[i].at, err);
+    }
+    return rc;
 }
 
-int etcd_get_object(const json_t *o, const char *name, const json_t **out,
+int etcd_read_one(const json_t *o, const char *name, enum etcd_type type, void *to,
+                  struct muster_error *err)
+{
+    return etcd_read(o, &(struct etcd_member){ name, type, 0 }, 1, to, err);
+}
+
+int etcd_make_items(const json_t *list, size_t size, void *items, size_t *count,
                     struct muster_error *err)
 {
-    const json_t *v = json_object_get(o, name);
+    const size_t n = json_array_size(list);
+    void *made = n ? mem_calloc(n, size) : NULL;
 
-    if (v && !json_is_object(v) && !json_is_null(v))
-        return wrong(name, "an object", err);
-    *out = v && json_is_object(v) ? v : NULL;
-    return 0;
-}
-
-int etcd_get_array(const json_t *o, const char *name, const json_t **out,
-                   struct muster_error *err)
-{
-    const json_t *v = json_object_get(o, name);
-
-    if (v && !json_is_array(v) && !json_is_null(v))
-        return wrong(name, "an array", err);
-    *out = v && json_is_array(v) ? v : NULL;
+    if (n && !made)
+        return err_nomem(err);
+    memcpy(items, &made, sizeof made);
+    *count = n;
     return 0;
 }

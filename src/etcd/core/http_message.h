@@ -45,17 +45,33 @@ json_t *etcd_parse(const struct etcd_http *http, struct muster_error *err);
 int etcd_wrong_service(const struct etcd_http *http, struct muster_error *err);
 bool etcd_is_html(struct span body);
 
-/* A member that is missing counts as zero, false or nothing, as in proto3's JSON. A
- * member of another type is MUSTER_EPROTO. */
-int etcd_get_i64(const json_t *o, const char *name, int64_t *out,
-                 struct muster_error *err); /* a number, or decimal text */
-int etcd_get_bool(const json_t *o, const char *name, bool *out,
+/* A member of a JSON object, and where its value goes. A member that is missing counts
+ * as zero, false or nothing, as in proto3's JSON. One of another type is MUSTER_EPROTO.
+ */
+enum etcd_type {
+    ETCD_NUMBER, /* int64_t: a number, or decimal text */
+    ETCD_INDEX,  /* likewise, but not negative: int64_t or uint64_t */
+    ETCD_BOOL,
+    ETCD_TEXT,   /* struct span, borrowed from the object; p NULL if absent */
+    ETCD_OBJECT, /* const json_t *, borrowed, or NULL */
+    ETCD_ARRAY,  /* likewise */
+};
+
+struct etcd_member {
+    const char *name;
+    enum etcd_type type;
+    size_t at; /* in the struct that is filled in */
+};
+
+/* Reads the members of a table, in its order, until one is wrong. */
+int etcd_read(const json_t *o, const struct etcd_member *members, size_t count,
+              void *to, struct muster_error *err);
+int etcd_read_one(const json_t *o, const char *name, enum etcd_type type, void *to,
                   struct muster_error *err);
-int etcd_get_text(const json_t *o, const char *name, struct span *out,
-                  struct muster_error *err); /* borrowed from o; p NULL if absent */
-int etcd_get_object(const json_t *o, const char *name, const json_t **out,
+
+/* Allocates an array of items of `size` bytes for the elements of a list, which may be
+ * NULL or empty: then there is none. */
+int etcd_make_items(const json_t *list, size_t size, void *items, size_t *count,
                     struct muster_error *err);
-int etcd_get_array(const json_t *o, const char *name, const json_t **out,
-                   struct muster_error *err);
 
 #endif

@@ -87,75 +87,45 @@ int etcd2_encode_machines(struct etcd_msg *out)
     return buf_append(&out->path, path, sizeof path);
 }
 
-static int get_index(const json_t *o, const char *name, uint64_t *out,
-                     struct muster_error *err)
-{
-    int64_t n;
-    const int rc = etcd_get_i64(o, name, &n, err);
-
-    if (rc < 0)
-        return rc;
-    if (n < 0)
-        return err_set(err, MUSTER_EPROTO, "field \"%s\" of the answer is negative",
-                       name);
-    *out = (uint64_t)n;
-    return 0;
-}
-
 static int read_node(const json_t *o, struct etcd2_node *out, struct muster_error *err)
 {
-    struct etcd2_node n = { .dir = false };
-    int rc = etcd_get_text(o, "key", &n.key, err);
+    static const struct etcd_member members[] = {
+        { "key", ETCD_TEXT, offsetof(struct etcd2_node, key) },
+        { "value", ETCD_TEXT, offsetof(struct etcd2_node, value) },
+        { "dir", ETCD_BOOL, offsetof(struct etcd2_node, dir) },
+        { "modifiedIndex", ETCD_INDEX, offsetof(struct etcd2_node, modified_index) },
+    };
 
-    if (rc == 0)
-        rc = etcd_get_text(o, "value", &n.value, err);
-    if (rc == 0)
-        rc = etcd_get_bool(o, "dir", &n.dir, err);
-    if (rc == 0)
-        rc = get_index(o, "modifiedIndex", &n.modified_index, err);
-    if (rc == 0)
-        rc = get_index(o, "createdIndex", &n.created_index, err);
-    if (rc == 0)
-        *out = n;
-    return rc;
+    if (!json_is_object(o))
+        return err_set(err, MUSTER_EPROTO, "a node of the listing is not an object");
+    return etcd_read(o, members, ARRAY_LEN(members), out, err);
 }
 
 static int read_children(const json_t *node, struct etcd2_reply *out,
                          struct muster_error *err)
 {
-    const json_t *list;
-    int rc = etcd_get_array(node, "nodes", &list, err);
+    const json_t *list = NULL;
+    int rc = etcd_read_one(node, "nodes", ETCD_ARRAY, &list, err);
 
-    if (rc < 0 || !list || json_array_size(list) == 0)
-        return rc;
-    out->nodes = mem_calloc(json_array_size(list), sizeof *out->nodes);
-    if (!out->nodes)
-        return err_nomem(err);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *child = json_array_get(list, i);
-
-        if (!json_is_object(child))
-            return err_set(err, MUSTER_EPROTO,
-                           "a node of the listing is not an object");
-        rc = read_node(child, &out->nodes[i], err);
-        if (rc < 0)
-            return rc;
-        out->count++;
-    }
-    return 0;
+    if (rc == 0)
+        rc = etcd_make_items(list, sizeof *out->nodes, &out->nodes, &out->count, err);
+    for (size_t i = 0; rc == 0 && i < out->count; i++)
+        rc = read_node(json_array_get(list, i), &out->nodes[i], err);
+    return rc;
 }
 
 static int read_error(struct etcd2_reply *out, struct muster_error *err)
 {
+    static const struct etcd_member members[] = {
+        { "message", ETCD_TEXT, offsetof(struct etcd2_reply, message) },
+        { "cause", ETCD_TEXT, offsetof(struct etcd2_reply, cause) },
+        { "index", ETCD_INDEX, offsetof(struct etcd2_reply, index) },
+    };
     int64_t code;
-    int rc = etcd_get_i64(out->root, "errorCode", &code, err);
+    int rc = etcd_read_one(out->root, "errorCode", ETCD_NUMBER, &code, err);
 
     if (rc == 0)
-        rc = etcd_get_text(out->root, "message", &out->message, err);
-    if (rc == 0)
-        rc = etcd_get_text(out->root, "cause", &out->cause, err);
-    if (rc == 0)
-        rc = get_index(out->root, "index", &out->index, err);
+        rc = etcd_read(out->root, members, ARRAY_LEN(members), out, err);
     if (rc == 0 && (code <= 0 || code > 9999))
         return err_set(err, MUSTER_EPROTO, "the answer has an unknown error code %lld",
                        (long long)code);
@@ -167,12 +137,12 @@ static int read_error(struct etcd2_reply *out, struct muster_error *err)
 static int read_reply(struct etcd2_reply *out, struct muster_error *err)
 {
     const json_t *node;
-    int rc = etcd_get_object(out->root, "node", &node, err);
+    int rc = etcd_read_one(out->root, "node", ETCD_OBJECT, &node, err);
 
     if (rc == 0 && !node)
         return err_set(err, MUSTER_EPROTO, "the answer has neither node nor errorCode");
     if (rc == 0)
-        rc = etcd_get_text(out->root, "action", &out->action, err);
+        rc = etcd_read_one(out->root, "action", ETCD_TEXT, &out->action, err);
     if (rc == 0)
         rc = read_node(node, &out->node, err);
     if (rc == 0)

@@ -42,7 +42,7 @@ enum etcd2_error {
 
 struct etcd2_node {
     struct span key, value; /* borrowed from the reply; value.p NULL: none */
-    uint64_t modified_index, created_index;
+    uint64_t modified_index;
     bool dir;
 };
 

@@ -11,72 +11,60 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-static int take_bytes(struct etcd3_reply *r, const json_t *o, const char *name,
-                      struct span *out, struct muster_error *err)
-{
-    struct span text;
-    int rc = etcd_get_text(o, name, &text, err);
-    int64_t n;
+#define MEMBER(in, name, type)                                                         \
+    {                                                                                  \
+#name, type, offsetof(struct in, name)                                         \
+    }
 
-    if (rc < 0)
-        return rc;
-    n = base64_decode(r->arena + r->used, text);
+/* Replaces text in base64 by the bytes that it stands for. */
+static int decode_bytes(struct etcd3_reply *r, const char *name, struct span *bytes,
+                        struct muster_error *err)
+{
+    const int64_t n = base64_decode(r->arena + r->used, *bytes);
+
     if (n < 0)
         return err_set(err, MUSTER_EPROTO, "field \"%s\" of the answer is not base64",
                        name);
-    assert((size_t)n <= text.n);
-    *out = span_of(r->arena + r->used, (size_t)n);
+    assert((size_t)n <= bytes->n);
+    *bytes = span_of(r->arena + r->used, (size_t)n);
     r->used += (size_t)n;
     return 0;
-}
-
-static int take_revision(const json_t *o, const char *name, int64_t *out,
-                         struct muster_error *err)
-{
-    const int rc = etcd_get_i64(o, name, out, err);
-
-    if (rc == 0 && *out < 0)
-        return err_set(err, MUSTER_EPROTO, "field \"%s\" of the answer is negative",
-                       name);
-    return rc;
 }
 
 static int read_kv(struct etcd3_reply *r, const json_t *o, struct etcd3_kv *kv,
                    struct muster_error *err)
 {
+    static const struct etcd_member members[] = {
+        MEMBER(etcd3_kv, key, ETCD_TEXT),
+        MEMBER(etcd3_kv, value, ETCD_TEXT),
+        MEMBER(etcd3_kv, create_revision, ETCD_INDEX),
+        MEMBER(etcd3_kv, mod_revision, ETCD_INDEX),
+        MEMBER(etcd3_kv, version, ETCD_INDEX),
+        MEMBER(etcd3_kv, lease, ETCD_NUMBER),
+    };
     int rc;
 
     if (!json_is_object(o))
         return err_set(err, MUSTER_EPROTO, "a key of the answer is not an object");
-    rc = take_bytes(r, o, "key", &kv->key, err);
+    rc = etcd_read(o, members, ARRAY_LEN(members), kv, err);
     if (rc == 0)
-        rc = take_bytes(r, o, "value", &kv->value, err);
+        rc = decode_bytes(r, "key", &kv->key, err);
     if (rc == 0)
-        rc = take_revision(o, "create_revision", &kv->create_revision, err);
-    if (rc == 0)
-        rc = take_revision(o, "mod_revision", &kv->mod_revision, err);
-    if (rc == 0)
-        rc = take_revision(o, "version", &kv->version, err);
-    if (rc == 0)
-        rc = etcd_get_i64(o, "lease", &kv->lease, err);
+        rc = decode_bytes(r, "value", &kv->value, err);
     return rc;
 }
 
 static int read_range(struct etcd3_reply *r, const json_t *o, struct etcd3_result *out,
                       struct muster_error *err)
 {
-    const json_t *list;
-    int rc = etcd_get_array(o, "kvs", &list, err);
+    const json_t *list = NULL;
+    int rc = etcd_read_one(o, "kvs", ETCD_ARRAY, &list, err);
 
     out->kind = ETCD3_RANGE;
     if (rc == 0)
-        rc = take_revision(o, "count", &out->total, err);
-    if (rc < 0 || !list || json_array_size(list) == 0)
-        return rc;
-    out->kvs = mem_calloc(json_array_size(list), sizeof *out->kvs);
-    if (!out->kvs)
-        return err_nomem(err);
-    out->count = json_array_size(list);
+        rc = etcd_read_one(o, "count", ETCD_INDEX, &out->total, err);
+    if (rc == 0)
+        rc = etcd_make_items(list, sizeof *out->kvs, &out->kvs, &out->count, err);
     for (size_t i = 0; rc == 0 && i < out->count; i++)
         rc = read_kv(r, json_array_get(list, i), &out->kvs[i], err);
     return rc;
@@ -90,17 +78,17 @@ static int read_result(struct etcd3_reply *r, const json_t *o, struct etcd3_resu
 
     if (!json_is_object(o))
         return err_set(err, MUSTER_EPROTO, "a response of the answer is not an object");
-    rc = etcd_get_object(o, "response_range", &inner, err);
+    rc = etcd_read_one(o, "response_range", ETCD_OBJECT, &inner, err);
     if (rc < 0 || inner)
         return rc < 0 ? rc : read_range(r, inner, out, err);
-    rc = etcd_get_object(o, "response_delete_range", &inner, err);
+    rc = etcd_read_one(o, "response_delete_range", ETCD_OBJECT, &inner, err);
     if (rc < 0)
         return rc;
     if (inner) {
         out->kind = ETCD3_DELETE;
-        return take_revision(inner, "deleted", &out->deleted, err);
+        return etcd_read_one(inner, "deleted", ETCD_INDEX, &out->deleted, err);
     }
-    rc = etcd_get_object(o, "response_put", &inner, err);
+    rc = etcd_read_one(o, "response_put", ETCD_OBJECT, &inner, err);
     if (rc == 0 && !inner)
         return err_set(err, MUSTER_EPROTO,
                        "a response of the answer has an unknown kind");
@@ -110,18 +98,14 @@ static int read_result(struct etcd3_reply *r, const json_t *o, struct etcd3_resu
 
 static int read_txn(struct etcd3_reply *r, struct muster_error *err)
 {
-    const json_t *list;
-    int rc = etcd_get_bool(r->root, "succeeded", &r->succeeded, err);
+    const json_t *list = NULL;
+    int rc = etcd_read_one(r->root, "succeeded", ETCD_BOOL, &r->succeeded, err);
 
-    if (rc == 0)
-        rc = etcd_get_array(r->root, "responses", &list, err);
-    if (rc < 0 || !list || json_array_size(list) == 0)
-        return rc;
     assert(!r->results);
-    r->results = mem_calloc(json_array_size(list), sizeof *r->results);
-    if (!r->results)
-        return err_nomem(err);
-    r->count = json_array_size(list);
+    if (rc == 0)
+        rc = etcd_read_one(r->root, "responses", ETCD_ARRAY, &list, err);
+    if (rc == 0)
+        rc = etcd_make_items(list, sizeof *r->results, &r->results, &r->count, err);
     for (size_t i = 0; rc == 0 && i < r->count; i++)
         rc = read_result(r, json_array_get(list, i), &r->results[i], err);
     return rc;
@@ -139,9 +123,12 @@ static int read_bare_range(struct etcd3_reply *r, struct muster_error *err)
 
 static int read_lease(struct etcd3_reply *r, const json_t *o, struct muster_error *err)
 {
-    const int rc = etcd_get_i64(o, "ID", &r->lease_id, err);
+    static const struct etcd_member members[] = {
+        { "ID", ETCD_NUMBER, offsetof(struct etcd3_reply, lease_id) },
+        { "TTL", ETCD_NUMBER, offsetof(struct etcd3_reply, lease_ttl) },
+    };
 
-    return rc < 0 ? rc : etcd_get_i64(o, "TTL", &r->lease_ttl, err);
+    return etcd_read(o, members, ARRAY_LEN(members), r, err);
 }
 
 static int read_event(struct etcd3_reply *r, const json_t *o, struct etcd3_event *ev,
@@ -153,9 +140,9 @@ static int read_event(struct etcd3_reply *r, const json_t *o, struct etcd3_event
 
     if (!json_is_object(o))
         return err_set(err, MUSTER_EPROTO, "an event of the watch is not an object");
-    rc = etcd_get_object(o, "kv", &kv, err);
+    rc = etcd_read_one(o, "kv", ETCD_OBJECT, &kv, err);
     if (rc == 0)
-        rc = etcd_get_text(o, "type", &type, err);
+        rc = etcd_read_one(o, "type", ETCD_TEXT, &type, err);
     if (rc < 0)
         return rc;
     ev->deleted = span_eq(type, span_str("DELETE"));
@@ -166,24 +153,21 @@ static int read_event(struct etcd3_reply *r, const json_t *o, struct etcd3_event
 
 static int read_watch(struct etcd3_reply *r, const json_t *o, struct muster_error *err)
 {
-    const json_t *list;
-    int rc = etcd_get_bool(o, "created", &r->created, err);
+    static const struct etcd_member members[] = {
+        MEMBER(etcd3_reply, created, ETCD_BOOL),
+        MEMBER(etcd3_reply, canceled, ETCD_BOOL),
+        MEMBER(etcd3_reply, compact_revision, ETCD_INDEX),
+    };
+    const json_t *list = NULL;
+    int rc = etcd_read(o, members, ARRAY_LEN(members), r, err);
 
-    if (rc == 0)
-        rc = etcd_get_bool(o, "canceled", &r->canceled, err);
-    if (rc == 0)
-        rc = take_revision(o, "compact_revision", &r->compact_revision, err);
-    if (rc == 0 && r->canceled)
-        rc = etcd_get_text(o, "cancel_reason", &r->message, err);
-    if (rc == 0)
-        rc = etcd_get_array(o, "events", &list, err);
-    if (rc < 0 || !list || json_array_size(list) == 0)
-        return rc;
     assert(!r->events);
-    r->events = mem_calloc(json_array_size(list), sizeof *r->events);
-    if (!r->events)
-        return err_nomem(err);
-    r->event_count = json_array_size(list);
+    if (rc == 0 && r->canceled)
+        rc = etcd_read_one(o, "cancel_reason", ETCD_TEXT, &r->message, err);
+    if (rc == 0)
+        rc = etcd_read_one(o, "events", ETCD_ARRAY, &list, err);
+    if (rc == 0)
+        rc = etcd_make_items(list, sizeof *r->events, &r->events, &r->event_count, err);
     for (size_t i = 0; rc == 0 && i < r->event_count; i++)
         rc = read_event(r, json_array_get(list, i), &r->events[i], err);
     return rc;
@@ -199,11 +183,11 @@ static int read_error(struct etcd3_reply *r, struct muster_error *err)
     const json_t *o = nested ? e : r->root;
     const bool bare = !json_is_string(json_object_get(o, "error"));
     int64_t code = 0;
-    int rc = etcd_get_i64(o, json_object_get(o, "grpc_code") ? "grpc_code" : "code",
-                          &code, err);
+    int rc = etcd_read_one(o, json_object_get(o, "grpc_code") ? "grpc_code" : "code",
+                           ETCD_NUMBER, &code, err);
 
     if (rc == 0)
-        rc = etcd_get_text(o, bare ? "message" : "error", &r->message, err);
+        rc = etcd_read_one(o, bare ? "message" : "error", ETCD_TEXT, &r->message, err);
     r->error = code > 0 && code <= 16 ? (int)code : 2; /* 2 is gRPC's "unknown". */
     return rc;
 }
@@ -212,18 +196,17 @@ static int read_answer(struct etcd3_reply *r, enum etcd3_expect expect,
                        struct muster_error *err)
 {
     const json_t *body, *header;
-    int rc = etcd_get_object(r->root, "result", &body, err); /* only in streams */
+    int rc =
+        etcd_read_one(r->root, "result", ETCD_OBJECT, &body, err); /* only in streams */
 
     if (!body)
         body = r->root;
     if (rc == 0)
-        rc = etcd_get_object(body, "header", &header, err);
+        rc = etcd_read_one(body, "header", ETCD_OBJECT, &header, err);
     if (rc == 0 && !header)
         return err_set(err, MUSTER_EPROTO, "the answer has no header");
     if (rc == 0)
-        rc = take_revision(header, "revision", &r->revision, err);
-    if (rc == 0)
-        rc = take_revision(header, "raft_term", &r->raft_term, err);
+        rc = etcd_read_one(header, "revision", ETCD_INDEX, &r->revision, err);
     if (rc < 0)
         return rc;
     switch (expect) {
@@ -234,7 +217,7 @@ static int read_answer(struct etcd3_reply *r, enum etcd3_expect expect,
     case ETCD3_EXPECT_LEASE:
         return read_lease(r, body, err);
     case ETCD3_EXPECT_TOKEN:
-        return etcd_get_text(body, "token", &r->token, err);
+        return etcd_read_one(body, "token", ETCD_TEXT, &r->token, err);
     case ETCD3_EXPECT_WATCH:
         return read_watch(r, body, err);
     }

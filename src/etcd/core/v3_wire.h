@@ -89,7 +89,7 @@ struct etcd3_reply {
     size_t used;
     int error; /* 0, or gRPC's code: then only message is set */
     struct span message;
-    int64_t revision, raft_term;  /* of the header; 0 if absent */
+    int64_t revision;             /* of the header; 0 if absent */
     bool succeeded;               /* txn */
     struct etcd3_result *results; /* owned; a bare range has one */
     size_t count;
