@@ -44,8 +44,9 @@ static struct rdzv_backend *inner(const struct muster_backend *b)
     return b->home->backend;
 }
 
-static int ask(struct muster_backend *b, struct request *r,
-               void (*begin)(struct blocking_loop_job *), struct muster_error *err)
+static int backend_call(struct muster_backend *b, struct request *r,
+                        void (*begin)(struct blocking_loop_job *),
+                        struct muster_error *err)
 {
     r->job.begin = begin;
     r->b = b;
@@ -53,11 +54,6 @@ static int ask(struct muster_backend *b, struct request *r,
 }
 
 /* ---- Opening ---- */
-
-static void on_opened(void *ctx, int status, const struct muster_error *err)
-{
-    blocking_loop_done(ctx, status, err);
-}
 
 static void begin_open(struct blocking_loop_job *job)
 {
@@ -69,7 +65,7 @@ static void begin_open(struct blocking_loop_job *job)
     if (rc < 0)
         blocking_loop_done(job, rc, &r->err);
     else
-        inner(r->b)->ops->open(inner(r->b), on_opened, job);
+        inner(r->b)->ops->open(inner(r->b), blocking_loop_done, job);
 }
 
 int muster_backend_open(const struct muster_params *params, struct muster_backend **out,
@@ -86,7 +82,7 @@ int muster_backend_open(const struct muster_params *params, struct muster_backen
     if (rc < 0)
         return rc;
     b = mem_calloc(1, sizeof *b);
-    rc = b ? home_new(&b->home, err) : err_nomem(err);
+    rc = b ? home_new(false, &b->home, err) : err_nomem(err);
     if (rc < 0) {
         mem_free(b);
         return rc;
@@ -94,7 +90,7 @@ int muster_backend_open(const struct muster_params *params, struct muster_backen
     b->home->stores = 1;
     b->timeout_ms = (uint64_t)MAX_OF(MIN_OF(seconds, 31536000), 1) * 1000;
     b->last = &b->first;
-    rc = ask(b, &r, begin_open, err);
+    rc = backend_call(b, &r, begin_open, err);
     if (rc < 0)
         muster_backend_free(b);
     else
@@ -127,7 +123,7 @@ static int decode(struct muster_state *s, const struct rdzv_event *ev,
     return 0;
 }
 
-static void start(struct request *r);
+static void start_request(struct request *r);
 
 static void on_state(void *ctx, const struct rdzv_event *ev)
 {
@@ -144,10 +140,10 @@ static void on_state(void *ctx, const struct rdzv_event *ev)
         b->last = &b->first;
     blocking_loop_done(&r->job, rc, &r->err); /* After this r is its caller's. */
     if (b->first)
-        start(b->first);
+        start_request(b->first);
 }
 
-static void start(struct request *r)
+static void start_request(struct request *r)
 {
     struct rdzv_backend *b = inner(r->b);
 
@@ -166,13 +162,13 @@ static void begin_state(struct blocking_loop_job *job)
     *r->b->last = r;
     r->b->last = &r->next;
     if (idle)
-        start(r);
+        start_request(r);
 }
 
 static int ask_state(struct muster_backend *b, struct request *r,
                      struct muster_state *out, struct muster_error *err)
 {
-    const int rc = ask(b, r, begin_state, err);
+    const int rc = backend_call(b, r, begin_state, err);
 
     if (rc == 0)
         *out = r->state;
@@ -243,7 +239,7 @@ int muster_backend_store(struct muster_backend *b, struct muster_store **out,
 
     if (need(b, "backend", err) < 0 || need(out, "out", err) < 0)
         return MUSTER_EINVAL;
-    rc = ask(b, &r, begin_store, err);
+    rc = backend_call(b, &r, begin_store, err);
     if (rc == 0)
         *out = r.store;
     return rc;
@@ -265,7 +261,8 @@ void muster_backend_free(struct muster_backend *b)
 
     if (!b)
         return;
-    (void)ask(b, &r, begin_free, NULL); /* In a child of fork() it does nothing. */
+    (void)backend_call(b, &r, begin_free,
+                       NULL); /* In a child of fork() it does nothing. */
     if (r.last)
         home_free(b->home);
     mem_free(b);

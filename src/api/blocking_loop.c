@@ -26,7 +26,7 @@ struct blocking_loop {
     bool stop;
 };
 
-static struct blocking_loop_job *take(struct blocking_loop *b)
+static struct blocking_loop_job *next_job(struct blocking_loop *b)
 {
     struct blocking_loop_job *job;
 
@@ -47,7 +47,7 @@ static void on_wake(uv_async_t *a)
 {
     struct blocking_loop *b = a->data;
 
-    for (struct blocking_loop_job *job; (job = take(b));)
+    for (struct blocking_loop_job *job; (job = next_job(b));)
         job->begin(job);
 }
 
@@ -60,7 +60,7 @@ static void *thread_main(void *arg)
 }
 
 /* The thread blocks all signals: those of the program are for its own threads. */
-static int start(struct blocking_loop *b)
+static int start_thread(struct blocking_loop *b)
 {
     sigset_t all, old;
     int rc;
@@ -72,7 +72,8 @@ static int start(struct blocking_loop *b)
     return rc;
 }
 
-static int make(bool by_turns, struct blocking_loop **out, struct muster_error *err)
+int blocking_loop_new(bool by_turns, struct blocking_loop **out,
+                      struct muster_error *err)
 {
     struct blocking_loop *b = mem_calloc(1, sizeof *b);
     int rc;
@@ -92,7 +93,7 @@ static int make(bool by_turns, struct blocking_loop **out, struct muster_error *
     pthread_cond_init(&b->changed, NULL);
     b->wake.data = b;
     rc = uv_async_init(&b->loop, &b->wake, on_wake);
-    if (rc == 0 && (by_turns || start(b) == 0)) {
+    if (rc == 0 && (by_turns || start_thread(b) == 0)) {
         *out = b;
         return 0;
     }
@@ -105,16 +106,6 @@ static int make(bool by_turns, struct blocking_loop **out, struct muster_error *
     pthread_cond_destroy(&b->changed);
     mem_free(b);
     return err_set(err, MUSTER_EIO, "cannot start a thread");
-}
-
-int blocking_loop_new(struct blocking_loop **out, struct muster_error *err)
-{
-    return make(false, out, err);
-}
-
-int blocking_loop_new_by_turns(struct blocking_loop **out, struct muster_error *err)
-{
-    return make(true, out, err);
 }
 
 uv_loop_t *blocking_loop_loop(struct blocking_loop *b)
@@ -229,9 +220,9 @@ int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job,
     return job->status;
 }
 
-void blocking_loop_done(struct blocking_loop_job *job, int status,
-                        const struct muster_error *err)
+void blocking_loop_done(void *done, int status, const struct muster_error *err)
 {
+    struct blocking_loop_job *job = done;
     struct blocking_loop *b = job->owner;
 
     pthread_mutex_lock(&b->lock);

@@ -29,11 +29,10 @@ struct blocking_loop_job {
     struct blocking_loop_job *next; /* in its queue */
 };
 
-int blocking_loop_new(struct blocking_loop **out, struct muster_error *err);
-
-/* Makes a loop without a thread. It runs only while a thread is inside
+/* by_turns: without a thread. The loop runs only while a thread is inside
  * blocking_loop_call or blocking_loop_free, and on one such thread at a time. */
-int blocking_loop_new_by_turns(struct blocking_loop **out, struct muster_error *err);
+int blocking_loop_new(bool by_turns, struct blocking_loop **out,
+                      struct muster_error *err);
 
 /* The loop itself. Only begin() and callbacks on the loop's thread may use it. */
 uv_loop_t *blocking_loop_loop(struct blocking_loop *b);
@@ -43,9 +42,9 @@ uv_loop_t *blocking_loop_loop(struct blocking_loop *b);
 int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job,
                        struct muster_error *err);
 
-/* Called on the loop's thread: lets the caller of the job continue. err may be NULL. */
-void blocking_loop_done(struct blocking_loop_job *job, int status,
-                        const struct muster_error *err);
+/* Called on the loop's thread: lets the caller of the job continue. err may be NULL. It
+ * has the form of our callbacks, with the job as their context. */
+void blocking_loop_done(void *job, int status, const struct muster_error *err);
 
 /* The same for work that ends with a callback and cannot fail; job is its context. */
 void blocking_loop_done_well(void *job);

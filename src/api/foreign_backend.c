@@ -49,7 +49,7 @@ static struct foreign_backend *foreign_of(const struct rdzv_backend *b)
     return CONTAINER_OF(b, struct foreign_backend, base);
 }
 
-static void run(uv_work_t *w)
+static void foreign_run_work(uv_work_t *w)
 {
     struct foreign_backend *fb = w->data;
     const struct muster_backend_ops *ops = fb->f->backend;
@@ -80,15 +80,16 @@ static void run(uv_work_t *w)
 
 static void on_ran(uv_work_t *w, int status);
 
-static void start(struct foreign_backend *fb, enum work_kind kind)
+static void foreign_start(struct foreign_backend *fb, enum work_kind kind)
 {
     assert(!fb->busy);
     fb->busy = true;
     fb->kind = kind;
-    (void)uv_queue_work(fb->base.loop, &fb->work, run, on_ran); /* cannot fail */
+    (void)uv_queue_work(fb->base.loop, &fb->work, foreign_run_work,
+                        on_ran); /* cannot fail */
 }
 
-static void gone(struct foreign_backend *fb)
+static void foreign_gone(struct foreign_backend *fb)
 {
     const rdzv_gone_cb cb = fb->on_gone;
     void *ctx = fb->gone_ctx;
@@ -100,7 +101,7 @@ static void gone(struct foreign_backend *fb)
     cb(ctx);
 }
 
-static void opened(struct foreign_backend *fb)
+static void foreign_opened(struct foreign_backend *fb)
 {
     const char *store = fb->status == 0 ? fb->f->backend->store(fb->self) : NULL;
     int rc = fb->status;
@@ -115,7 +116,7 @@ static void opened(struct foreign_backend *fb)
     fb->on_open(fb->ctx, rc, rc == 0 ? NULL : &fb->err);
 }
 
-static void answered(struct foreign_backend *fb)
+static void foreign_answered(struct foreign_backend *fb)
 {
     const struct muster_state s = fb->state; /* The callback may start the next call. */
     const struct muster_error err = fb->err;
@@ -145,16 +146,16 @@ static void on_ran(uv_work_t *w, int status)
     (void)status;
     fb->busy = false;
     if (fb->kind == WORK_CLOSE) {
-        gone(fb);
+        foreign_gone(fb);
     } else if (fb->closing) {
         fb->opened = fb->opened || (fb->kind == WORK_OPEN && fb->status == 0);
         free(fb->state.bytes);
         free(fb->state.token);
-        start(fb, WORK_CLOSE);
+        foreign_start(fb, WORK_CLOSE);
     } else if (fb->kind == WORK_OPEN) {
-        opened(fb);
+        foreign_opened(fb);
     } else {
-        answered(fb);
+        foreign_answered(fb);
     }
 }
 
@@ -164,23 +165,23 @@ static void open_backend(struct rdzv_backend *b, rdzv_open_cb cb, void *ctx)
 
     fb->on_open = cb;
     fb->ctx = ctx;
-    start(fb, WORK_OPEN);
+    foreign_start(fb, WORK_OPEN);
 }
 
-static void get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
-                void *ctx)
+static void foreign_get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
+                        void *ctx)
 {
     struct foreign_backend *fb = foreign_of(b);
 
     (void)timeout_ms; /* The caller's function cannot be interrupted. */
     fb->on_state = cb;
     fb->ctx = ctx;
-    start(fb, WORK_GET);
+    foreign_start(fb, WORK_GET);
 }
 
-static void set(struct rdzv_backend *b, struct span value, bool has_token,
-                struct span token, bool quiet, uint64_t timeout_ms, rdzv_state_cb cb,
-                void *ctx)
+static void foreign_set(struct rdzv_backend *b, struct span value, bool has_token,
+                        struct span token, bool quiet, uint64_t timeout_ms,
+                        rdzv_state_cb cb, void *ctx)
 {
     struct foreign_backend *fb = foreign_of(b);
 
@@ -195,9 +196,9 @@ static void set(struct rdzv_backend *b, struct span value, bool has_token,
      * write that another node has won. */
     if (buf_append_span(&fb->value, value) < 0 ||
         buf_append_span(&fb->token, token) < 0)
-        start(fb, WORK_GET);
+        foreign_start(fb, WORK_GET);
     else
-        start(fb, WORK_SET);
+        foreign_start(fb, WORK_SET);
 }
 
 /* If the connection fails, the store's operations say so. */
@@ -208,8 +209,8 @@ static void ignore_opened(void *ctx, int status, const struct muster_error *err)
     (void)err;
 }
 
-static int store(struct rdzv_backend *b, struct async_store **out,
-                 struct muster_error *err)
+static int foreign_store(struct rdzv_backend *b, struct async_store **out,
+                         struct muster_error *err)
 {
     struct foreign_backend *fb = foreign_of(b);
     const struct store_client_opts opts = { .host = fb->store.host,
@@ -220,7 +221,7 @@ static int store(struct rdzv_backend *b, struct async_store **out,
     return store_client_open(fb->base.loop, &opts, ignore_opened, NULL, out, err);
 }
 
-static const char *where(const struct rdzv_backend *b)
+static const char *foreign_where(const struct rdzv_backend *b)
 {
     return foreign_of(b)->f->name;
 }
@@ -233,7 +234,7 @@ static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
     fb->on_gone = cb;
     fb->gone_ctx = ctx;
     if (!fb->busy)
-        start(fb, WORK_CLOSE);
+        foreign_start(fb, WORK_CLOSE);
 }
 
 int foreign_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
@@ -251,10 +252,10 @@ int foreign_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *params,
     fb->ops = (struct rdzv_backend_ops){
         .name = fb->f->name,
         .open = open_backend,
-        .get = get,
-        .set = set,
-        .store = store,
-        .where = where,
+        .get = foreign_get,
+        .set = foreign_set,
+        .store = foreign_store,
+        .where = foreign_where,
         .close = close_backend,
     };
     fb->base = (struct rdzv_backend){ &fb->ops, loop };

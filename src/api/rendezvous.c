@@ -110,7 +110,7 @@ int muster_rendezvous_open(const struct muster_params *params,
     if (need(params, "params", err) < 0 || need(out, "out", err) < 0)
         return MUSTER_EINVAL;
     r = o.r = mem_calloc(1, sizeof *r);
-    rc = r ? home_new(&r->home, err) : err_nomem(err);
+    rc = r ? home_new(false, &r->home, err) : err_nomem(err);
 
     if (rc < 0) {
         mem_free(r);
@@ -257,11 +257,6 @@ struct request {
     struct request *next; /* the caller that asked for the same before */
 };
 
-static void rendezvous_on_done(void *ctx, int status, const struct muster_error *err)
-{
-    blocking_loop_done(ctx, status, err);
-}
-
 static void begin_cancel(struct blocking_loop_job *job)
 {
     struct muster_rendezvous *r = ((struct request *)job)->r;
@@ -340,12 +335,12 @@ static void begin_shutdown(struct blocking_loop_job *job)
     if (refused(r, job))
         return;
     r->stopped = true;
-    r->h->ops->shutdown(r->h, true, rendezvous_on_done, job);
+    r->h->ops->shutdown(r->h, true, blocking_loop_done, job);
 }
 
-static int ask(struct muster_rendezvous *r,
-               void (*begin)(struct blocking_loop_job *job), int64_t *number,
-               struct muster_error *err)
+static int handler_call(struct muster_rendezvous *r,
+                        void (*begin)(struct blocking_loop_job *job), int64_t *number,
+                        struct muster_error *err)
 {
     struct request a = { .job = { .begin = begin }, .r = r };
     int rc = need(r, "rendezvous", err);
@@ -360,14 +355,14 @@ static int ask(struct muster_rendezvous *r,
 
 void muster_rendezvous_cancel(struct muster_rendezvous *r)
 {
-    (void)ask(r, begin_cancel, NULL, NULL);
+    (void)handler_call(r, begin_cancel, NULL, NULL);
 }
 
 int muster_rendezvous_is_closed(struct muster_rendezvous *r)
 {
     int64_t closed = 0;
 
-    (void)ask(r, begin_is_closed, &closed, NULL);
+    (void)handler_call(r, begin_is_closed, &closed, NULL);
     return closed != 0;
 }
 
@@ -375,25 +370,25 @@ int64_t muster_rendezvous_num_nodes_waiting(struct muster_rendezvous *r)
 {
     int64_t count = 0;
 
-    (void)ask(r, begin_waiting, &count, NULL);
+    (void)handler_call(r, begin_waiting, &count, NULL);
     return count;
 }
 
 int muster_rendezvous_set_closed(struct muster_rendezvous *r, struct muster_error *err)
 {
-    return ask(r, begin_set_closed, NULL, err);
+    return handler_call(r, begin_set_closed, NULL, err);
 }
 
 int muster_rendezvous_leave(struct muster_rendezvous *r, struct muster_error *err)
 {
-    return ask(r, begin_leave, NULL, err);
+    return handler_call(r, begin_leave, NULL, err);
 }
 
 int muster_rendezvous_shutdown(struct muster_rendezvous *r, struct muster_error *err)
 {
     if (r) /* The host would wait for this node's open connection. */
         change_store(r, NULL);
-    return ask(r, begin_shutdown, NULL, err);
+    return handler_call(r, begin_shutdown, NULL, err);
 }
 
 const char *muster_rendezvous_run_id(const struct muster_rendezvous *r)
@@ -426,7 +421,7 @@ void muster_rendezvous_free(struct muster_rendezvous *r)
     if (!r)
         return;
     muster_store_close(r->store);
-    (void)ask(r, begin_free, NULL, NULL);
+    (void)handler_call(r, begin_free, NULL, NULL);
     home_free(r->home);
     mem_free(r->run_id);
     mem_free(r->backend);

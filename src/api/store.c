@@ -7,11 +7,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-static int make_home(int (*make_calls)(struct blocking_loop **, struct muster_error *),
-                     struct home **out, struct muster_error *err)
+int home_new(bool by_turns, struct home **out, struct muster_error *err)
 {
     struct home *h = mem_calloc(1, sizeof *h);
-    int rc = h ? make_calls(&h->calls, err) : err_nomem(err);
+    int rc = h ? blocking_loop_new(by_turns, &h->calls, err) : err_nomem(err);
 
     if (rc < 0) {
         mem_free(h);
@@ -19,16 +18,6 @@ static int make_home(int (*make_calls)(struct blocking_loop **, struct muster_er
     }
     *out = h;
     return 0;
-}
-
-int home_new(struct home **out, struct muster_error *err)
-{
-    return make_home(blocking_loop_new, out, err);
-}
-
-int home_new_by_turns(struct home **out, struct muster_error *err)
-{
-    return make_home(blocking_loop_new_by_turns, out, err);
 }
 
 struct ending {
@@ -181,7 +170,7 @@ static int open_here(struct opening *o, struct muster_store **out,
 static int open_at_home(struct opening *o, struct muster_store **out,
                         struct muster_error *err)
 {
-    int rc = home_new_by_turns(&o->home, err);
+    int rc = home_new(true, &o->home, err);
 
     if (rc < 0)
         return rc;

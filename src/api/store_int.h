@@ -37,8 +37,8 @@ struct muster_store {
     uint16_t port;
 };
 
-int home_new(struct home **out, struct muster_error *err); /* with a thread */
-int home_new_by_turns(struct home **out, struct muster_error *err);
+/* by_turns: see blocking_loop_new(). */
+int home_new(bool by_turns, struct home **out, struct muster_error *err);
 
 /* Closes the backend and the server, if there are any. No store may use h any more. */
 void home_free(struct home *h);

@@ -80,7 +80,7 @@ static void store_ops_on_reply(void *ctx, int status, const struct c10d_reply *r
     blocking_loop_done(&op->job, status, err);
 }
 
-static void begin(struct blocking_loop_job *job)
+static void op_begin(struct blocking_loop_job *job)
 {
     struct op *op = (struct op *)job;
     struct muster_error err;
@@ -93,7 +93,7 @@ static void begin(struct blocking_loop_job *job)
 
 static struct op op_without_key(struct muster_store *s, enum c10d_op what)
 {
-    struct op op = { .job = { .begin = begin }, .store = s, .req = { .op = what } };
+    struct op op = { .job = { .begin = op_begin }, .store = s, .req = { .op = what } };
 
     (void)need(s, "store", &op.wrong);
     op.timeout_ms = muster_store_timeout(s);

@@ -246,7 +246,7 @@ static int open_at_home(struct tcp_opening *o, struct muster_error *err)
     int rc = 0;
 
     if (o->options->serve) {
-        rc = blocking_loop_new(&o->home->serving, err);
+        rc = blocking_loop_new(false, &o->home->serving, err);
         if (rc == 0)
             rc = copy_listen_fd(o, err);
         if (rc < 0)
@@ -285,7 +285,7 @@ int muster_store_open_tcp(const struct muster_store_options *options,
         rc = check_options(options, err);
 
     if (rc == 0)
-        rc = home_new_by_turns(&o.home, err);
+        rc = home_new(true, &o.home, err);
     if (rc < 0)
         return rc;
     o.port = options->port;

@@ -1,20 +1,201 @@
-/* v3_wire.c - answers of the v3 gateway; see v3_wire.h.
+/* v3_wire.c - see v3_wire.h: requests for the v3 gateway, its answers, and its errors.
  *
- * Decoded keys and values share one arena of the body's size. Decoded base64 is shorter
- * than its text, so the arena cannot overflow, and a reply costs a few allocations
- * however many keys it has. */
+ * The JSON of requests is written directly: everything that is not a number or a fixed
+ * word is in base64 or escaped. Decoded keys and values of an answer share one arena of
+ * the body's size. Decoded base64 is shorter than its text, so the arena cannot
+ * overflow, and a reply costs a few allocations however many keys it has. */
 #include "etcd/core/v3_wire.h"
 
 #include <assert.h>
+#include <inttypes.h>
 
 #include "base/base64.h"
 #include "base/err.h"
 #include "base/mem.h"
 
-#define MEMBER(in, name, type)                                                         \
-    {                                                                                  \
-#name, type, offsetof(struct in, name)                                         \
+/* ---- Requests ---- */
+
+static void request_begin(struct etcd_msg *out, const char *path)
+{
+    assert(buf_len(&out->path) == 0 && buf_len(&out->body) == 0);
+    out->method = "POST";
+    out->type = "application/json";
+    buf_append(&out->path, path, strlen(path) + 1);
+}
+
+/* Appends before, then "name":"base64". */
+static void put_bytes(struct buf *b, const char *before, const char *name,
+                      struct span v)
+{
+    buf_printf(b, "%s\"%s\":\"", before, name);
+
+    base64_encode(b, v);
+    buf_u8(b, '"');
+}
+
+static void put_compare(struct buf *b, const struct etcd3_compare *c)
+{
+    static const struct {
+        const char *target, *field;
+    } names[] = {
+        [ETCD3_CREATE] = { "CREATE", "create_revision" },
+        [ETCD3_MOD] = { "MOD", "mod_revision" },
+        [ETCD3_VALUE] = { "VALUE", "value" },
+    };
+    assert((size_t)c->target < ARRAY_LEN(names));
+    put_bytes(b, "{", "key", c->key);
+
+    buf_printf(b, ",\"target\":\"%s\",\"result\":\"EQUAL\"", names[c->target].target);
+    if (c->target == ETCD3_VALUE)
+        put_bytes(b, ",", "value", c->value);
+    else
+        buf_printf(b, ",\"%s\":\"%" PRId64 "\"", names[c->target].field, c->revision);
+    buf_u8(b, '}');
+}
+
+static void put_op(struct buf *b, const struct etcd3_op *op)
+{
+    put_bytes(b, "{", "key", op->key);
+
+    if (op->kind != ETCD3_PUT && op->end.n != 0)
+        put_bytes(b, ",", "range_end", op->end);
+    if (op->kind == ETCD3_PUT)
+        put_bytes(b, ",", "value", op->value);
+    if (op->kind == ETCD3_PUT && op->lease != 0)
+        buf_printf(b, ",\"lease\":\"%" PRId64 "\"", op->lease);
+    if (op->kind == ETCD3_RANGE && op->limit != 0)
+        buf_printf(b, ",\"limit\":\"%" PRId64 "\"", op->limit);
+    if (op->kind == ETCD3_RANGE && op->keys_only)
+        buf_append_str(b, ",\"keys_only\":true");
+    buf_u8(b, '}');
+}
+
+static void put_ops(struct buf *b, const char *before, const struct etcd3_op *ops,
+                    size_t count)
+{
+    static const char *const names[] = {
+        [ETCD3_RANGE] = "request_range",
+        [ETCD3_PUT] = "request_put",
+        [ETCD3_DELETE] = "request_delete_range",
+    };
+    buf_append_str(b, before);
+
+    for (size_t i = 0; i < count; i++) {
+        assert((size_t)ops[i].kind < ARRAY_LEN(names));
+        buf_printf(b, "%s{\"%s\":", i ? "," : "", names[ops[i].kind]);
+        put_op(b, &ops[i]);
+        buf_u8(b, '}');
     }
+}
+
+int etcd3_encode_txn(struct etcd_msg *out, const struct etcd3_txn *txn)
+{
+    struct buf *b = &out->body;
+    request_begin(out, "/v3/kv/txn");
+
+    buf_append_str(b, "{\"compare\":[");
+    for (size_t i = 0; i < txn->compare_count; i++) {
+        if (i)
+            buf_u8(b, ',');
+        put_compare(b, &txn->compare[i]);
+    }
+    put_ops(b, "],\"success\":[", txn->yes, txn->yes_count);
+    put_ops(b, "],\"failure\":[", txn->no, txn->no_count);
+    buf_append_str(b, "]}");
+    return etcd_msg_error(out);
+}
+
+int etcd3_encode_range(struct etcd_msg *out, const struct etcd3_op *op)
+{
+    request_begin(out, "/v3/kv/range");
+    put_op(&out->body, op);
+    return etcd_msg_error(out);
+}
+
+int etcd3_encode_grant(struct etcd_msg *out, int64_t id, int64_t ttl_s)
+{
+    assert(id > 0 && ttl_s > 0);
+    request_begin(out, "/v3/lease/grant");
+    buf_printf(&out->body, "{\"ID\":\"%" PRId64 "\",\"TTL\":\"%" PRId64 "\"}", id,
+               ttl_s);
+    return etcd_msg_error(out);
+}
+
+int etcd3_encode_keepalive(struct etcd_msg *out, int64_t id)
+{
+    assert(id > 0);
+    request_begin(out, "/v3/lease/keepalive");
+    buf_printf(&out->body, "{\"ID\":\"%" PRId64 "\"}", id);
+    return etcd_msg_error(out);
+}
+
+int etcd3_encode_revoke(struct etcd_msg *out, int64_t id)
+{
+    assert(id > 0);
+    request_begin(out, "/v3/lease/revoke");
+    buf_printf(&out->body, "{\"ID\":\"%" PRId64 "\"}", id);
+    return etcd_msg_error(out);
+}
+
+/* Name and password are JSON text, not base64. Only what JSON requires is escaped. */
+static void put_text(struct buf *b, const char *before, const char *name, struct span v)
+{
+    buf_printf(b, "%s\"%s\":\"", before, name);
+
+    for (size_t i = 0; i < v.n; i++) {
+        if (v.p[i] < 0x20)
+            buf_printf(b, "\\u%04x", v.p[i]);
+        else if (v.p[i] == '"' || v.p[i] == '\\')
+            buf_printf(b, "\\%c", v.p[i]);
+        else
+            buf_u8(b, v.p[i]);
+    }
+    buf_u8(b, '"');
+}
+
+int etcd3_encode_auth(struct etcd_msg *out, struct span name, struct span password)
+{
+    request_begin(out, "/v3/auth/authenticate");
+
+    put_text(&out->body, "{", "name", name);
+    put_text(&out->body, ",", "password", password);
+    buf_u8(&out->body, '}');
+    return etcd_msg_error(out);
+}
+
+int etcd3_encode_watch(struct etcd_msg *out, struct span key, struct span end,
+                       bool only_ends, int64_t start_revision)
+{
+    struct buf *b = &out->body;
+    request_begin(out, "/v3/watch");
+
+    put_bytes(b, "{\"create_request\":{", "key", key);
+    if (end.n != 0)
+        put_bytes(b, ",", "range_end", end);
+    if (only_ends)
+        buf_append_str(b, ",\"filters\":[\"NOPUT\"]");
+    if (start_revision != 0)
+        buf_printf(b, ",\"start_revision\":\"%" PRId64 "\"", start_revision);
+    buf_append_str(b, "}}");
+    return etcd_msg_error(out);
+}
+
+/* The last byte that is not 0xff is increased, and those behind it are dropped. If all
+ * are 0xff, "\0" stands for the end of the key space. */
+int etcd3_prefix_end(struct buf *out, struct span prefix)
+{
+    size_t n = prefix.n;
+    int rc;
+
+    while (n > 0 && prefix.p[n - 1] == 0xff)
+        n--;
+    if (n == 0)
+        return buf_u8(out, 0);
+    rc = buf_append(out, prefix.p, n - 1);
+    return rc == 0 ? buf_u8(out, (uint8_t)(prefix.p[n - 1] + 1)) : rc;
+}
+
+/* ---- Answers ---- */
 
 /* Replaces text in base64 by the bytes that it stands for. */
 static int decode_bytes(struct etcd3_reply *r, const char *name, struct span *bytes,
@@ -35,12 +216,12 @@ static int read_kv(struct etcd3_reply *r, const json_t *o, struct etcd3_kv *kv,
                    struct muster_error *err)
 {
     static const struct etcd_member members[] = {
-        MEMBER(etcd3_kv, key, ETCD_TEXT),
-        MEMBER(etcd3_kv, value, ETCD_TEXT),
-        MEMBER(etcd3_kv, create_revision, ETCD_INDEX),
-        MEMBER(etcd3_kv, mod_revision, ETCD_INDEX),
-        MEMBER(etcd3_kv, version, ETCD_INDEX),
-        MEMBER(etcd3_kv, lease, ETCD_NUMBER),
+        { "key", ETCD_TEXT, offsetof(struct etcd3_kv, key) },
+        { "value", ETCD_TEXT, offsetof(struct etcd3_kv, value) },
+        { "create_revision", ETCD_INDEX, offsetof(struct etcd3_kv, create_revision) },
+        { "mod_revision", ETCD_INDEX, offsetof(struct etcd3_kv, mod_revision) },
+        { "version", ETCD_INDEX, offsetof(struct etcd3_kv, version) },
+        { "lease", ETCD_NUMBER, offsetof(struct etcd3_kv, lease) },
     };
     int rc;
 
@@ -154,9 +335,10 @@ static int read_event(struct etcd3_reply *r, const json_t *o, struct etcd3_event
 static int read_watch(struct etcd3_reply *r, const json_t *o, struct muster_error *err)
 {
     static const struct etcd_member members[] = {
-        MEMBER(etcd3_reply, created, ETCD_BOOL),
-        MEMBER(etcd3_reply, canceled, ETCD_BOOL),
-        MEMBER(etcd3_reply, compact_revision, ETCD_INDEX),
+        { "created", ETCD_BOOL, offsetof(struct etcd3_reply, created) },
+        { "canceled", ETCD_BOOL, offsetof(struct etcd3_reply, canceled) },
+        { "compact_revision", ETCD_INDEX,
+          offsetof(struct etcd3_reply, compact_revision) },
     };
     const json_t *list = NULL;
     int rc = etcd_read(o, members, ARRAY_LEN(members), r, err);
@@ -296,4 +478,83 @@ bool etcd3_next_line(struct span in, size_t *seen, struct span *line)
     if (nl)
         *line = span_of(in.p, (size_t)(nl - in.p));
     return nl != NULL;
+}
+
+/* ---- Errors of etcd, with a remedy ---- */
+
+static bool says(struct span s, const char *word)
+{
+    return s.p && memmem(s.p, s.n, word, strlen(word)) != NULL;
+}
+
+bool etcd3_token_outdated(const struct etcd3_reply *r)
+{
+    return says(r->message, "revision of auth store is old") || /* 3.4 */
+           says(r->message, "revision in header is old");       /* 3.5 */
+}
+
+/* The gRPC code decides, except where etcd uses one code for several things. */
+static int code_of(const struct etcd3_reply *r)
+{
+    switch (r->error) {
+    case ETCD3_NOT_FOUND:
+        return MUSTER_ENOENT;
+    case ETCD3_DENIED:
+    case ETCD3_UNAUTHENTICATED:
+        return MUSTER_EACCES;
+    case ETCD3_EXHAUSTED:
+        return says(r->message, "too many requests") ? MUSTER_ECONN : MUSTER_EFULL;
+    case ETCD3_UNAVAILABLE:
+    case ETCD3_DEADLINE:
+    case ETCD3_CANCELED: /* We did not cancel it: the member is shutting down. */
+        return MUSTER_ECONN;
+    case ETCD3_OUT_OF_RANGE:
+        return MUSTER_ESTATE;
+    case ETCD3_PRECONDITION:
+        return says(r->message, "already exists") ? MUSTER_EEXIST : MUSTER_EACCES;
+    }
+    if (says(r->message, "user name is empty") || says(r->message, "authentication") ||
+        etcd3_token_outdated(r))
+        return MUSTER_EACCES;
+    if (says(r->message, "too large"))
+        return MUSTER_EINVAL;
+    /* An old gateway has the code "unknown" for a lost leader; a new one has it for a
+     * request that was under way when the leader changed or the member stopped. */
+    return says(r->message, "leader") || says(r->message, "timed out") ||
+                   says(r->message, "proposal dropped") || says(r->message, "stopped")
+               ? MUSTER_ECONN
+               : MUSTER_EPROTO;
+}
+
+static const char *remedy(const struct etcd3_reply *r, int code)
+{
+    if (says(r->message, "space exceeded"))
+        return ". The database is full (NOSPACE alarm): compact and defragment it, "
+               "then `etcdctl alarm disarm`, or raise --quota-backend-bytes";
+    if (says(r->message, "too large"))
+        return ". Raise --max-request-bytes of the servers";
+    if (says(r->message, "user name is empty"))
+        return ". This cluster asks for a user: give --rdzv-conf user=NAME and the "
+               "password in password_file=FILE or MUSTER_ETCD_PASSWORD";
+    if (says(r->message, "not enabled"))
+        return ". Leave user and password out, or `etcdctl auth enable`";
+    if (says(r->message, "invalid user ID or password"))
+        return ". Check user and password";
+    if (r->error == ETCD3_DENIED)
+        return ". Grant the user's role readwrite on the prefix of the keys";
+    if (r->error == ETCD3_CANCELED)
+        return ". This member is going down";
+    if (code == MUSTER_ECONN)
+        return ". The cluster has no leader or no quorum just now: see `etcdctl "
+               "endpoint status --cluster`";
+    return "";
+}
+
+int etcd3_error(const struct etcd3_reply *r, struct muster_error *err)
+{
+    const int code = code_of(r);
+
+    err_set(err, code, "etcd says: %.*s%s", (int)MIN_OF(r->message.n, 300),
+            r->message.p ? (const char *)r->message.p : "(nothing)", remedy(r, code));
+    return code;
 }

@@ -41,7 +41,6 @@
 #include "etcd/etcd_store.h"
 #include "etcd/kv.h"
 #include "etcd/legacy/core/machine.h"
-#include "etcd/legacy/core/requests.h"
 #include "etcd/options.h"
 #include "loop/blocking_call.h"
 #include "loop/clock.h"

@@ -44,7 +44,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "etcd/serve/certs.h"
-#include "etcd/serve/core/serve_env.h"
 #include "etcd/serve/core/serve_plan.h"
 #include "etcd/serve/place.h"
 #include "loop/blocking_call.h"

@@ -3,7 +3,7 @@
 #include "etcd_said.h"
 
 #include "base/err.h"
-#include "etcd/legacy/core/requests.h"
+#include "etcd/legacy/core/machine.h"
 
 #define PATH "/torchelastic/p2p/run_job/rdzv/v_1/rank_0"
 

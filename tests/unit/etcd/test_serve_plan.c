@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "base/mem.h"
-#include "etcd/serve/core/serve_env.h"
 #include "etcd/serve/core/serve_plan.h"
 
 /* As etcd 3.4 answered GET /members: ids have no sign and may be larger than 2^63. */

@@ -120,4 +120,25 @@ int serve_cluster_existing(struct buf *out, const struct serve_members *members,
  */
 bool serve_version_parse(struct span body, int *major, int *minor);
 
+/* The environment that etcd is started with. Settings are passed in it and not as
+ * options, as an etcd that does not know one of them then still starts. */
+struct serve_env_spec {            /* all borrowed */
+    char *const *inherited;        /* the agent's; may be NULL */
+    const struct serve_host *host; /* this machine */
+    const char *scheme;            /* http or https */
+    const char *address;           /* numeric: where it listens */
+    const char *name;              /* of the member */
+    const char *dir;               /* its data go to DIR/data */
+    const char *run_id;
+    const char *client_url, *peer_url; /* the URLs that it announces */
+    const char *cluster;               /* serve_cluster_new() or _existing() */
+    bool existing;                     /* it joins a running cluster */
+    const char *ca, *cert, *key;       /* files; all NULL: no TLS */
+};
+
+/* Makes a list of NAME=value that ends with NULL. The user's own ETCD_ settings, which
+ * are meant for another etcd, are left out. NULL if memory runs out. */
+char **serve_env_new(const struct serve_env_spec *spec);
+void serve_env_free(char **env); /* NULL is fine */
+
 #endif
