@@ -101,8 +101,8 @@ int muster_backend_open(const struct muster_params *params, struct muster_backen
 /* ---- Get and set ---- */
 
 /* Decodes the stored text into memory that the caller will free. */
-static int decode(struct muster_state *s, const struct rdzv_event *ev,
-                  struct muster_error *err)
+static int decode_state(struct muster_state *s, const struct rdzv_event *ev,
+                        struct muster_error *err)
 {
     uint8_t *bytes = mem_alloc(BASE64_DECODED(ev->value.n) + 1);
     void *token = mem_memdup(ev->token.p, ev->token.n);
@@ -134,7 +134,7 @@ static void on_state(void *ctx, const struct rdzv_event *ev)
     if (ev->kind == RDZV_EV_FAILED)
         rc = err_set(&r->err, ev->code, "%s", ev->text);
     else if (ev->present)
-        rc = decode(&r->state, ev, &r->err);
+        rc = decode_state(&r->state, ev, &r->err);
     b->first = r->next;
     if (!b->first)
         b->last = &b->first;

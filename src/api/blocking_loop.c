@@ -121,7 +121,7 @@ static bool inherited(const struct blocking_loop *b)
     return getpid() != b->owner;
 }
 
-static int refuse(const struct blocking_loop *b, struct blocking_loop_job *job)
+static int refuse_in_child(const struct blocking_loop *b, struct blocking_loop_job *job)
 {
     job->status = err_set(&job->err, MUSTER_EINVAL,
                           "opened by process %d, but this is process %d: a store or a "
@@ -194,7 +194,7 @@ int blocking_loop_call(struct blocking_loop *b, struct blocking_loop_job *job,
                        struct muster_error *err)
 {
     if (inherited(b)) {
-        (void)refuse(b, job);
+        (void)refuse_in_child(b, job);
         return err_copy(err, &job->err);
     }
     job->owner = b;

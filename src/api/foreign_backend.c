@@ -44,7 +44,7 @@ struct foreign_backend {
     void *ctx, *gone_ctx;
 };
 
-static struct foreign_backend *foreign_of(const struct rdzv_backend *b)
+static struct foreign_backend *foreign_backend_of(const struct rdzv_backend *b)
 {
     return CONTAINER_OF(b, struct foreign_backend, base);
 }
@@ -161,7 +161,7 @@ static void on_ran(uv_work_t *w, int status)
 
 static void open_backend(struct rdzv_backend *b, rdzv_open_cb cb, void *ctx)
 {
-    struct foreign_backend *fb = foreign_of(b);
+    struct foreign_backend *fb = foreign_backend_of(b);
 
     fb->on_open = cb;
     fb->ctx = ctx;
@@ -171,7 +171,7 @@ static void open_backend(struct rdzv_backend *b, rdzv_open_cb cb, void *ctx)
 static void foreign_get(struct rdzv_backend *b, uint64_t timeout_ms, rdzv_state_cb cb,
                         void *ctx)
 {
-    struct foreign_backend *fb = foreign_of(b);
+    struct foreign_backend *fb = foreign_backend_of(b);
 
     (void)timeout_ms; /* The caller's function cannot be interrupted. */
     fb->on_state = cb;
@@ -183,7 +183,7 @@ static void foreign_set(struct rdzv_backend *b, struct span value, bool has_toke
                         struct span token, bool quiet, uint64_t timeout_ms,
                         rdzv_state_cb cb, void *ctx)
 {
-    struct foreign_backend *fb = foreign_of(b);
+    struct foreign_backend *fb = foreign_backend_of(b);
 
     (void)quiet; /* The caller's function has no quiet way to write. */
     (void)timeout_ms;
@@ -212,7 +212,7 @@ static void ignore_opened(void *ctx, int status, const struct muster_error *err)
 static int foreign_store(struct rdzv_backend *b, struct async_store **out,
                          struct muster_error *err)
 {
-    struct foreign_backend *fb = foreign_of(b);
+    struct foreign_backend *fb = foreign_backend_of(b);
     const struct store_client_opts opts = { .host = fb->store.host,
                                             .port = (uint16_t)fb->store.port,
                                             .timeout_ms = STORE_MS,
@@ -223,12 +223,12 @@ static int foreign_store(struct rdzv_backend *b, struct async_store **out,
 
 static const char *foreign_where(const struct rdzv_backend *b)
 {
-    return foreign_of(b)->f->name;
+    return foreign_backend_of(b)->f->name;
 }
 
 static void close_backend(struct rdzv_backend *b, rdzv_gone_cb cb, void *ctx)
 {
-    struct foreign_backend *fb = foreign_of(b);
+    struct foreign_backend *fb = foreign_backend_of(b);
 
     fb->closing = true;
     fb->on_gone = cb;

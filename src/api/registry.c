@@ -24,7 +24,7 @@ int muster_registry_new(struct muster_registry **out, struct muster_error *err)
     return 0;
 }
 
-static void foreign_free(struct foreign *f)
+static void registry_free_foreign(struct foreign *f)
 {
     if (f)
         mem_free(f->name);
@@ -36,13 +36,13 @@ void muster_registry_free(struct muster_registry *r)
     if (!r)
         return;
     for (size_t i = 0; i < r->count; i++)
-        foreign_free(r->foreign[i]);
+        registry_free_foreign(r->foreign[i]);
     mem_free(r->foreign);
     registry_fini(&r->inner);
     mem_free(r);
 }
 
-static bool same(const struct muster_registry *r, const struct foreign *like)
+static bool registry_knows(const struct muster_registry *r, const struct foreign *like)
 {
     for (size_t i = 0; i < r->count; i++) {
         const struct foreign *f = r->foreign[i];
@@ -54,13 +54,13 @@ static bool same(const struct muster_registry *r, const struct foreign *like)
     return false;
 }
 
-static int add(struct muster_registry *r, const struct foreign *like,
-               rdzv_create_fn create, struct muster_error *err)
+static int registry_add(struct muster_registry *r, const struct foreign *like,
+                        rdzv_create_fn create, struct muster_error *err)
 {
     struct foreign **all, *f;
     int rc;
 
-    if (same(r, like))
+    if (registry_knows(r, like))
         return 0;
     all = mem_realloc_array(r->foreign, r->count + 1, sizeof(struct foreign *));
     if (!all)
@@ -74,7 +74,7 @@ static int add(struct muster_registry *r, const struct foreign *like,
     rc = f->name ? registry_register(&r->inner, f->name, create, f, err)
                  : err_nomem(err);
     if (rc < 0) {
-        foreign_free(f);
+        registry_free_foreign(f);
         return rc;
     }
     all[r->count++] = f;
@@ -108,7 +108,7 @@ int muster_registry_register(struct muster_registry *r, const char *name,
                        "the rendezvous backend '%s' has no function '%s'", f.name,
                        missing);
     f.backend = ops;
-    return add(r, &f, foreign_create, err);
+    return registry_add(r, &f, foreign_create, err);
 }
 
 int muster_registry_register_handler(struct muster_registry *r, const char *name,
@@ -122,7 +122,7 @@ int muster_registry_register_handler(struct muster_registry *r, const char *name
         return MUSTER_EINVAL;
     rc = f.name[0] ? foreign_handler_check(f.name, ops, err) : 0;
     f.handler = ops;
-    return rc < 0 ? rc : add(r, &f, foreign_handler_create, err);
+    return rc < 0 ? rc : registry_add(r, &f, foreign_handler_create, err);
 }
 
 int muster_registry_has(const struct muster_registry *r, const char *name)

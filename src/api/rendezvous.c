@@ -195,7 +195,8 @@ static void on_next(void *ctx, int status, const struct rdzv_round *round,
 }
 
 /* True if the handler has been shut down; the job has then ended. */
-static bool refused(const struct muster_rendezvous *r, struct blocking_loop_job *job)
+static bool refuse_if_stopped(const struct muster_rendezvous *r,
+                              struct blocking_loop_job *job)
 {
     struct muster_error err;
 
@@ -214,7 +215,7 @@ static void begin_next(struct blocking_loop_job *job)
     struct muster_rendezvous *r = j->r;
     struct muster_error err;
 
-    if (refused(r, job))
+    if (refuse_if_stopped(r, job))
         return;
     if (r->in_next) {
         blocking_loop_done(job,
@@ -291,7 +292,7 @@ static bool queue(struct request **all, struct request *a)
     return !a->next;
 }
 
-static void answer(struct request **all, int status, const struct muster_error *err)
+static void answer_all(struct request **all, int status, const struct muster_error *err)
 {
     struct request *a = *all, *next;
 
@@ -304,27 +305,27 @@ static void answer(struct request **all, int status, const struct muster_error *
 
 static void rendezvous_on_closed(void *ctx, int status, const struct muster_error *err)
 {
-    answer(&((struct muster_rendezvous *)ctx)->closing, status, err);
+    answer_all(&((struct muster_rendezvous *)ctx)->closing, status, err);
 }
 
 static void begin_set_closed(struct blocking_loop_job *job)
 {
     struct request *a = (struct request *)job;
 
-    if (!refused(a->r, job) && queue(&a->r->closing, a))
+    if (!refuse_if_stopped(a->r, job) && queue(&a->r->closing, a))
         a->r->h->ops->set_closed(a->r->h, rendezvous_on_closed, a->r);
 }
 
 static void on_left(void *ctx, int status, const struct muster_error *err)
 {
-    answer(&((struct muster_rendezvous *)ctx)->leaving, status, err);
+    answer_all(&((struct muster_rendezvous *)ctx)->leaving, status, err);
 }
 
 static void begin_leave(struct blocking_loop_job *job)
 {
     struct request *a = (struct request *)job;
 
-    if (!refused(a->r, job) && queue(&a->r->leaving, a))
+    if (!refuse_if_stopped(a->r, job) && queue(&a->r->leaving, a))
         a->r->h->ops->leave(a->r->h, on_left, a->r);
 }
 
@@ -332,7 +333,7 @@ static void begin_shutdown(struct blocking_loop_job *job)
 {
     struct muster_rendezvous *r = ((struct request *)job)->r;
 
-    if (refused(r, job))
+    if (refuse_if_stopped(r, job))
         return;
     r->stopped = true;
     r->h->ops->shutdown(r->h, true, blocking_loop_done, job);

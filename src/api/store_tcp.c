@@ -44,18 +44,18 @@ void muster_store_options_init(struct muster_store_options *o)
                                         .wait_for_workers = true };
 }
 
-static void fail(struct tcp_opening *o, const struct muster_error *err)
+static void tcp_fail(struct tcp_opening *o, const struct muster_error *err)
 {
     store_undo(&o->job, o->client, err);
 }
 
-static void adopt(struct tcp_opening *o)
+static void tcp_adopt(struct tcp_opening *o)
 {
     struct muster_error err;
 
     if (store_adopt(o->home, o->client, NULL, o->options->timeout_ms, o->port, &o->out,
                     &err) < 0)
-        fail(o, &err);
+        tcp_fail(o, &err);
     else
         blocking_loop_done(&o->job, 0, NULL);
 }
@@ -74,7 +74,7 @@ static void too_late(struct tcp_opening *o)
                   "reach port %u of this host?",
                   (o->options->timeout_ms + 999) / 1000, o->joined,
                   o->options->world_size, o->port);
-    fail(o, &err);
+    tcp_fail(o, &err);
 }
 
 static void on_count_changed(void *ctx, int status, const struct c10d_reply *reply,
@@ -86,7 +86,7 @@ static void on_count_changed(void *ctx, int status, const struct c10d_reply *rep
     if (status == MUSTER_ETIMEDOUT)
         too_late(o);
     else if (status < 0)
-        fail(o, err);
+        tcp_fail(o, err);
     else
         read_count(o);
 }
@@ -110,7 +110,7 @@ static void await_change(struct tcp_opening *o, struct span value)
                                    on_count_changed, o, &err);
     buf_fini(&list);
     if (rc < 0)
-        fail(o, &err);
+        tcp_fail(o, &err);
 }
 
 static void on_count(void *ctx, int status, const struct c10d_reply *reply,
@@ -120,13 +120,13 @@ static void on_count(void *ctx, int status, const struct c10d_reply *reply,
     struct muster_error err;
 
     if (status < 0) {
-        fail(o, why);
+        tcp_fail(o, why);
     } else if (!decimal_parse(reply->value, &o->joined)) {
         (void)err_set(&err, MUSTER_ESTATE,
                       "the store's count of workers is not a number");
-        fail(o, &err);
+        tcp_fail(o, &err);
     } else if (o->joined >= o->options->world_size) {
-        adopt(o);
+        tcp_adopt(o);
     } else if (ms_left(o->deadline_ms, clock_mono_ms()) == 0) {
         too_late(o);
     } else {
@@ -141,7 +141,7 @@ static void read_count(struct tcp_opening *o)
 
     if (async_store_call(o->client, &get, ASYNC_STORE_RAW, o->options->timeout_ms,
                          on_count, o, &err) < 0)
-        fail(o, &err);
+        tcp_fail(o, &err);
 }
 
 static void on_counted_in(void *ctx, int status, const struct c10d_reply *reply,
@@ -151,11 +151,11 @@ static void on_counted_in(void *ctx, int status, const struct c10d_reply *reply,
 
     (void)reply;
     if (status < 0)
-        fail(o, err);
+        tcp_fail(o, err);
     else if (o->options->serve)
         read_count(o);
     else
-        adopt(o);
+        tcp_adopt(o);
 }
 
 static void on_connected(void *ctx, int status, const struct muster_error *why)
@@ -167,13 +167,13 @@ static void on_connected(void *ctx, int status, const struct muster_error *why)
     struct muster_error err;
 
     if (status < 0)
-        fail(o, why);
+        tcp_fail(o, why);
     else if (o->options->world_size < 0 || !o->options->wait_for_workers)
-        adopt(o);
+        tcp_adopt(o);
     else if (async_store_call(o->client, &add, ASYNC_STORE_RAW,
                               ms_left(o->deadline_ms, clock_mono_ms()), on_counted_in,
                               o, &err) < 0)
-        fail(o, &err);
+        tcp_fail(o, &err);
 }
 
 /* ---- serving and connecting ---- */
@@ -241,7 +241,7 @@ static int copy_listen_fd(struct tcp_opening *o, struct muster_error *err)
                    "cannot serve on listen_fd %d: %s", fd, strerror(errno));
 }
 
-static int open_at_home(struct tcp_opening *o, struct muster_error *err)
+static int tcp_open(struct tcp_opening *o, struct muster_error *err)
 {
     int rc = 0;
 
@@ -291,7 +291,7 @@ int muster_store_open_tcp(const struct muster_store_options *options,
     o.port = options->port;
     o.deadline_ms =
         options->timeout_ms < MONO_NEVER - now ? now + options->timeout_ms : MONO_NEVER;
-    rc = open_at_home(&o, err);
+    rc = tcp_open(&o, err);
     if (rc < 0) {
         home_free(o.home);
         return rc;

@@ -186,7 +186,7 @@ void etcd_client_close(struct etcd_client *c, void (*cb)(void *ctx), void *ctx)
 #define CONNECT_MS 3000u
 #define TOKEN_MS   10000u
 
-static void attempt(struct etcd_call *call);
+static void etcd_call_attempt(struct etcd_call *call);
 
 /* ---- The end of a call ---- */
 
@@ -213,8 +213,9 @@ void etcd_call_cancel(struct etcd_call *call)
     uv_close((uv_handle_t *)&call->timer, client_on_timer_closed);
 }
 
-static void finish(struct etcd_call *call, int status, const struct etcd_answer *answer,
-                   const struct muster_error *err)
+static void etcd_call_finish(struct etcd_call *call, int status,
+                             const struct etcd_answer *answer,
+                             const struct muster_error *err)
 {
     const etcd_cb cb = call->cb;
     void *const ctx = call->ctx;
@@ -227,7 +228,7 @@ static void finish(struct etcd_call *call, int status, const struct etcd_answer 
 
 static void on_again(uv_timer_t *timer)
 {
-    attempt(timer->data);
+    etcd_call_attempt(timer->data);
 }
 
 static void client_on_done(void *ctx, int status, const struct http_answer *http,
@@ -257,7 +258,7 @@ static void client_on_done(void *ctx, int status, const struct http_answer *http
     }
     switch (verdict) {
     case ETCD_DONE:
-        finish(call, j.status, j.answered ? &j.answer : NULL, &j.err);
+        etcd_call_finish(call, j.status, j.answered ? &j.answer : NULL, &j.err);
         break;
     case ETCD_REAUTH:
         etcd_client_forget_token(c);
@@ -298,7 +299,7 @@ static void on_token(void *ctx, int status, const struct etcd_answer *answer,
             call->state.last = *err;
         if (status < 0 && status != MUSTER_ETIMEDOUT) {
             /* Start over at the first: the callback may have canceled the next. */
-            finish(call, status, NULL, err);
+            etcd_call_finish(call, status, NULL, err);
             next = c->closing ? NULL : c->calls;
             continue;
         }
@@ -359,7 +360,7 @@ static int start(struct etcd_call *call, uint64_t left, struct muster_error *err
     return rc;
 }
 
-static void attempt(struct etcd_call *call)
+static void etcd_call_attempt(struct etcd_call *call)
 {
     struct etcd_client *c = call->client;
     const uint64_t left = ms_left(call->by_ms, uv_now(call->client->loop));
@@ -370,7 +371,7 @@ static void attempt(struct etcd_call *call)
         if (!call->state.last.code)
             err_set(&call->state.last, MUSTER_ETIMEDOUT, "etcd at %s: no time left",
                     c->urls[c->current]);
-        finish(call, MUSTER_ETIMEDOUT, NULL, &call->state.last);
+        etcd_call_finish(call, MUSTER_ETIMEDOUT, NULL, &call->state.last);
         return;
     }
     if (etcd_client_needs_token(c) && call->opts.expect != ETCD3_EXPECT_TOKEN) {
@@ -381,7 +382,7 @@ static void attempt(struct etcd_call *call)
         rc = start(call, left, &err);
     }
     if (rc < 0)
-        finish(call, rc, NULL, &err);
+        etcd_call_finish(call, rc, NULL, &err);
 }
 
 int etcd_client_call(struct etcd_client *c, struct etcd_msg *msg,

@@ -104,7 +104,7 @@ struct rdzv_handler_ops {
     /* Stops the heartbeats and, if close is true, closes the run id. */
     void (*shutdown)(struct rdzv_handler *h, bool close, rdzv_done_cb cb, void *ctx);
     /* Before new workers start: removes the keys of the last attempt from the worker
-     * store, if this node hosts it. */
+     * store, if this node hosts it. May be NULL. */
     void (*wipe_worker_store)(struct rdzv_handler *h);
     /* How often workers have written to their store so far, if this node hosts it. May
      * be NULL. */

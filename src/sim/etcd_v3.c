@@ -116,7 +116,7 @@ static void delete_range(struct etcd_store *st, const json_t *op, struct buf *b)
         os_must(buf_printf(b, ",\"deleted\":\"%zu\"", n));
 }
 
-static void put(struct etcd_store *st, const json_t *op)
+static void apply_put(struct etcd_store *st, const json_t *op)
 {
     const char *value = json_string_value(json_object_get(op, "value"));
     char *key = decode(op, "key");
@@ -183,7 +183,7 @@ static void txn(struct etcd_store *st, const json_t *o, struct etcd_response *ou
 
         os_must(buf_append_str(b, i ? ",{" : "{"));
         if ((op = json_object_get(w, "request_put")) != NULL) {
-            put(st, op);
+            apply_put(st, op);
             os_must(
                 buf_append_str(b, "\"response_put\":{\"header\":{\"revision\":\"1\"}"));
         } else if ((op = json_object_get(w, "request_range")) != NULL) {

@@ -52,7 +52,7 @@ struct guard {
     uint64_t fences; /* how often the time was set */
 };
 
-static void notify(struct guard *g, enum news_kind kind, uint32_t id, int value)
+static void guard_notify(struct guard *g, enum news_kind kind, uint32_t id, int value)
 {
     struct news *n;
 
@@ -116,11 +116,11 @@ static void on_exited(void *ctx, struct os_process *p)
     h->living = false;
     g->living--;
     job_worker_ended(&h->worker);
-    notify(g, NEWS_EXITED, h->id, code < 0 ? -code : (code & 0xff) << 8);
+    guard_notify(g, NEWS_EXITED, h->id, code < 0 ? -code : (code & 0xff) << 8);
     if (g->living)
         return;
     g->leftovers = os_chance(10);
-    notify(g, g->leftovers ? NEWS_LEFTOVERS : NEWS_EMPTY, 0, 0);
+    guard_notify(g, g->leftovers ? NEWS_LEFTOVERS : NEWS_EMPTY, 0, 0);
 }
 
 static void on_spawned(void *arg, uint64_t n)
@@ -137,7 +137,7 @@ static void on_spawned(void *arg, uint64_t n)
     h->worker.process->ended = on_exited;
     h->worker.process->ended_ctx = h;
     g->node->workers_started++;
-    notify(g, NEWS_STARTED, h->id, h->worker.process->pid);
+    guard_notify(g, NEWS_STARTED, h->id, h->worker.process->pid);
 }
 
 /* No worker outlives its agent. */
@@ -152,10 +152,10 @@ static void kill_workers(struct guard *g, bool all)
         } else {
             h->living = false;
             g->living--;
-            notify(g, NEWS_STARTED, h->id, 999);
-            notify(g, NEWS_EXITED, h->id, SIGKILL);
+            guard_notify(g, NEWS_STARTED, h->id, 999);
+            guard_notify(g, NEWS_EXITED, h->id, SIGKILL);
             if (!g->living)
-                notify(g, NEWS_EMPTY, 0, 0);
+                guard_notify(g, NEWS_EMPTY, 0, 0);
         }
     }
 }
@@ -279,7 +279,7 @@ static void on_leftovers_gone(void *arg, uint64_t n)
     if (!g->leftovers || g->living)
         return;
     g->leftovers = false;
-    notify(g, NEWS_EMPTY, 0, 0);
+    guard_notify(g, NEWS_EMPTY, 0, 0);
 }
 
 void guard_signal_leftovers(struct guard *g, int sig)
@@ -302,7 +302,7 @@ static void on_fence(void *arg, uint64_t n)
     if (n != g->fences || g->stopped || g->agent->state == OS_ENDED || !g->living ||
         g->agent->stopped_t <= os.t)
         return;
-    notify(g, NEWS_FENCED, 0, 0);
+    guard_notify(g, NEWS_FENCED, 0, 0);
     on_kill_all(g, 0);
 }
 

@@ -115,19 +115,19 @@ void job_store_sleep(struct job_store *t, uint64_t until_t)
         job_store_doze(t, until_t);
 }
 
-static int set(struct job_store *t, const char *key, const char *value)
+static int worker_set(struct job_store *t, const char *key, const char *value)
 {
     return job_store_wait(t, async_store_set(t->store, span_str(key), span_str(value),
                                              STORE_MS, job_store_on_reply, t, NULL));
 }
 
-static int get(struct job_store *t, const char *key)
+static int worker_get(struct job_store *t, const char *key)
 {
     return job_store_wait(t, async_store_get(t->store, span_str(key), STORE_MS,
                                              job_store_on_reply, t, NULL));
 }
 
-static int add(struct job_store *t, const char *key)
+static int worker_add(struct job_store *t, const char *key)
 {
     return job_store_wait(t, async_store_add(t->store, span_str(key), 1, STORE_MS,
                                              job_store_on_reply, t, NULL));
@@ -325,17 +325,17 @@ static int meet(struct job_worker *w, struct job_store *t)
     (void)snprintf(go, sizeof go, "%s/go", meeting);
     if (rank == 0) {
         (void)snprintf(text, sizeof text, "%d", new_meeting(w));
-        rc = set(t, meeting, text);
+        rc = worker_set(t, meeting, text);
     }
     if (rc == 0)
-        rc = get(t, meeting);
+        rc = worker_get(t, meeting);
     (void)snprintf(text, sizeof text, "%.20s", job_store_text(t));
     if (rc == 0)
-        rc = add(t, count);
+        rc = worker_add(t, count);
     if (rc == 0 && t->number == world)
-        rc = set(t, go, "1");
+        rc = worker_set(t, go, "1");
     if (rc == 0)
-        rc = get(t, go);
+        rc = worker_get(t, go);
     if (rc == 0)
         join_meeting(w, (size_t)strtoul(text, NULL, 10));
     return rc;

@@ -182,7 +182,7 @@ static void item_heat(struct item *i)
 }
 
 /* The socket has changed: wakes whoever waits for it. */
-static void notify(struct os_socket *s)
+static void socket_notify(struct os_socket *s)
 {
     for (struct item *i = s->watchers; i; i = i->next_of_socket) {
         i->edge = true;
@@ -205,7 +205,7 @@ static void die(struct os_socket *s, int error)
         return;
     s->error = error;
     s->connecting = s->connected = false;
-    notify(s);
+    socket_notify(s);
 }
 
 static void on_reset(void *arg, uint64_t n)
@@ -243,7 +243,7 @@ static void on_ack(void *arg, uint64_t n)
     s->in_flight -= MIN_OF(s->in_flight, n);
     s->unacked_t = s->in_flight ? os.t : OS_NEVER;
     s->heard_t = os.t;
-    notify(s);
+    socket_notify(s);
 }
 
 static void on_unacked(void *arg, uint64_t n)
@@ -280,7 +280,7 @@ static void arrive(struct os_socket *s, struct segment *seg)
     } else {
         to->rx_end = true;
     }
-    notify(to);
+    socket_notify(to);
 }
 
 static void on_pump(void *arg, uint64_t n)
@@ -304,7 +304,7 @@ static void on_pump(void *arg, uint64_t n)
     }
 }
 
-static void put(struct os_socket *s, const void *p, size_t n)
+static void socket_put(struct os_socket *s, const void *p, size_t n)
 {
     struct segment *seg = os_alloc(sizeof *seg + n);
 
@@ -340,7 +340,7 @@ ssize_t os_send(struct os_socket *s, const void *p, size_t n)
     n = MIN_OF(n, room_of(s));
     if (n == 0)
         return -EAGAIN;
-    put(s, p, n);
+    socket_put(s, p, n);
     s->in_flight += n;
     if (s->unacked_t == OS_NEVER)
         s->unacked_t = os.t;
@@ -379,7 +379,7 @@ ssize_t os_recv(struct os_socket *s, void *to, size_t n)
     }
     if (got) {
         if (s->rx.first)
-            notify(s); /* There is more to read. */
+            socket_notify(s); /* There is more to read. */
         return (ssize_t)got;
     }
     if (s->rx_end)
@@ -487,7 +487,7 @@ static void on_connected(void *arg, uint64_t n)
     if (s->peer->error || (s->peer->vanished && !s->peer->closed))
         die(s, ECONNRESET);
     start_probes(s);
-    notify(s);
+    socket_notify(s);
 }
 
 static void on_syn(void *arg, uint64_t give_up_t)
@@ -530,7 +530,7 @@ static void on_syn(void *arg, uint64_t give_up_t)
     else
         l->accept_first = child;
     l->accept_last = child;
-    notify(l);
+    socket_notify(l);
     os_at(os.t + delay(m, s->machine), on_connected, s, 0);
 }
 
@@ -618,7 +618,7 @@ void os_close(struct os_socket *s)
     if (s->rx.first)
         send_reset(s->peer); /* The other end must learn that bytes were not read. */
     else if (!s->end_sent)
-        put(s, NULL, 0);
+        socket_put(s, NULL, 0);
     s->end_sent = true;
 }
 

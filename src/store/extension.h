@@ -59,7 +59,6 @@ server_extension(struct store_server *s); /* NULL until it makes it */
 struct conn *server_conn(struct store_server *s, uint32_t peer); /* open, or NULL */
 struct extension_conn *conn_extension(struct conn *c);
 uint32_t conn_peer(const struct conn *c);
-bool conn_closed(const struct conn *c);
 bool conn_hung_up(const struct conn *c); /* the peer closed it in good order */
 int conn_socket(const struct conn *c);   /* its own, or its carrier's */
 /* The peer's address; an IPv4 one as ::ffff:a.b.c.d. All zero if it is gone. */

@@ -131,11 +131,6 @@ uint32_t conn_peer(const struct conn *c)
     return c->peer;
 }
 
-bool conn_closed(const struct conn *c)
-{
-    return c->dead;
-}
-
 bool conn_hung_up(const struct conn *c)
 {
     return c->ended;

@@ -104,8 +104,8 @@ int etcd_wrong_service(const struct etcd_http *http, struct muster_error *err)
         http->status, text);
 }
 
-static json_t *refuse(const struct etcd_http *http, const json_error_t *why,
-                      struct muster_error *err)
+static json_t *refuse_body(const struct etcd_http *http, const json_error_t *why,
+                           struct muster_error *err)
 {
     if (http->body.n == 0)
         err_set(err, MUSTER_EPROTO, "HTTP status %ld with an empty body", http->status);
@@ -131,7 +131,7 @@ json_t *etcd_parse(const struct etcd_http *http, struct muster_error *err)
     }
     if (!root || !json_is_object(root)) {
         json_decref(root);
-        return refuse(http, &why, err);
+        return refuse_body(http, &why, err);
     }
     return root;
 }

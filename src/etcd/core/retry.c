@@ -40,8 +40,8 @@ static bool hopeless(const struct etcd_retry *t, size_t endpoints)
     return t->last.code == MUSTER_ENOMEM || t->refused >= endpoints;
 }
 
-static void remember(struct etcd_retry *t, const struct etcd_outcome *o,
-                     const struct muster_error *err)
+static void retry_remember(struct etcd_retry *t, const struct etcd_outcome *o,
+                           const struct muster_error *err)
 {
     assert(err->code < 0);
     t->refused = for_good(err->code) ? t->refused + 1 : 0;
@@ -53,9 +53,9 @@ static void remember(struct etcd_retry *t, const struct etcd_outcome *o,
 
 /* The try failed: decides whether to try the next endpoint, at once or after a pause,
  * or to give up. */
-static enum etcd_verdict fail(struct etcd_retry *t, struct rng *rng,
-                              const struct etcd_outcome *o, bool sent,
-                              struct etcd_judged *out)
+static enum etcd_verdict retry_fail(struct etcd_retry *t, struct rng *rng,
+                                    const struct etcd_outcome *o, bool sent,
+                                    struct etcd_judged *out)
 {
     const unsigned n = (unsigned)o->endpoints;
 
@@ -76,7 +76,7 @@ static enum etcd_verdict fail(struct etcd_retry *t, struct rng *rng,
     return ETCD_DONE;
 }
 
-static void wrap(const struct etcd_outcome *o, struct muster_error *err)
+static void retry_wrap(const struct etcd_outcome *o, struct muster_error *err)
 {
     err_wrap(err, o->key ? "etcd at %s, key %s" : "etcd at %s", o->where, o->key);
 }
@@ -90,8 +90,8 @@ static int decode_raw(const struct etcd_http *http, struct etcd_judged *out)
     return rc;
 }
 
-static int decode(struct etcd_retry *t, const struct etcd_http *http,
-                  struct etcd_judged *out)
+static int retry_decode(struct etcd_retry *t, const struct etcd_http *http,
+                        struct etcd_judged *out)
 {
     if (t->raw && http->status == 200)
         return decode_raw(http, out);
@@ -138,11 +138,11 @@ enum etcd_verdict etcd_retry_judge(struct etcd_retry *t, struct rng *rng,
     if (rc < 0)
         out->err = *o->why;
     else
-        rc = decode(t, &o->http, out);
+        rc = retry_decode(t, &o->http, out);
     if (rc < 0) {
-        wrap(o, &out->err);
-        remember(t, o, &out->err);
-        return fail(t, rng, o, o->sent, out);
+        retry_wrap(o, &out->err);
+        retry_remember(t, o, &out->err);
+        return retry_fail(t, rng, o, o->sent, out);
     }
     if (out->status == 0)
         return ETCD_DONE;
@@ -150,10 +150,11 @@ enum etcd_verdict etcd_retry_judge(struct etcd_retry *t, struct rng *rng,
         t->reauthed++;
         return ETCD_REAUTH;
     }
-    wrap(o, &out->err);
+    retry_wrap(o, &out->err);
     if (out->status != MUSTER_ECONN)
         return ETCD_DONE;
-    remember(t, o, &out->err); /* etcd itself says that another try may succeed. */
+    retry_remember(t, o,
+                   &out->err); /* etcd itself says that another try may succeed. */
     out->answered = false;
-    return fail(t, rng, o, true, out);
+    return retry_fail(t, rng, o, true, out);
 }

@@ -504,7 +504,7 @@ static void legacy_publish_address(struct legacy_handler *o)
                           &o->binding);
 }
 
-static void take_number(struct legacy_handler *o)
+static void legacy_take_number(struct legacy_handler *o)
 {
     const char *local = etcd_client_local(o->client);
 
@@ -525,7 +525,7 @@ static void legacy_on_name(void *ctx, void *data)
     else
         rdzv_hostname(o->addr, sizeof o->addr);
     if (!f || !f->resolves)
-        take_number(o);
+        legacy_take_number(o);
     legacy_publish_address(o);
 }
 
@@ -719,36 +719,37 @@ static const struct handler_impl legacy_impl = {
 
 /* ---- What the agent asks ---- */
 
-static struct legacy_handler *of_handler(const struct rdzv_handler *h)
+static struct legacy_handler *legacy_of_handler(const struct rdzv_handler *h)
 {
     return CONTAINER_OF(h, struct legacy_handler, base.handler);
 }
 
-static const char *backend(const struct rdzv_handler *h)
+static const char *legacy_backend(const struct rdzv_handler *h)
 {
     (void)h;
     return "etcd";
 }
 
-static bool use_agent_store(const struct rdzv_handler *h)
+static bool legacy_use_agent_store(const struct rdzv_handler *h)
 {
     (void)h;
     return false;
 }
 
-static int64_t num_nodes_waiting(const struct rdzv_handler *h)
+static int64_t legacy_num_waiting(const struct rdzv_handler *h)
 {
-    return legacy_waiting(of_handler(h)->core);
+    return legacy_waiting(legacy_of_handler(h)->core);
 }
 
-static bool is_closed(const struct rdzv_handler *h)
+static bool legacy_is_closed(const struct rdzv_handler *h)
 {
-    return legacy_closed(of_handler(h)->core);
+    return legacy_closed(legacy_of_handler(h)->core);
 }
 
-static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
+static bool legacy_tell_progress(const struct rdzv_handler *h,
+                                 struct rdzv_progress *out)
 {
-    const struct legacy_handler *o = of_handler(h);
+    const struct legacy_handler *o = legacy_of_handler(h);
 
     if (!life_wants_round(&o->base.life))
         return false;
@@ -767,9 +768,9 @@ static bool progress(const struct rdzv_handler *h, struct rdzv_progress *out)
     return true;
 }
 
-static bool store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
+static bool legacy_store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
 {
-    const struct legacy_handler *o = of_handler(h);
+    const struct legacy_handler *o = legacy_of_handler(h);
     const bool local =
         o->server && o->job_port == store_server_port(o->server) && o->round.rank == 0;
 
@@ -782,44 +783,39 @@ static bool store_at(const struct rdzv_handler *h, struct rdzv_store_at *out)
     return out->alone || o->job_port != 0;
 }
 
-static uint64_t fenced_at_ms(const struct rdzv_handler *h)
+static uint64_t legacy_fence_due(const struct rdzv_handler *h)
 {
-    const struct legacy_handler *o = of_handler(h);
+    const struct legacy_handler *o = legacy_of_handler(h);
 
     return o->many ? fence_due(&o->rank.fence) : MONO_NEVER;
 }
 
 /* The protocol does not tell torchrun's nodes from ours, so any other may be one. */
-static int64_t torch_nodes(const struct rdzv_handler *h)
+static int64_t legacy_torch_nodes(const struct rdzv_handler *h)
 {
-    return of_handler(h)->round.world_size - 1;
+    return legacy_of_handler(h)->round.world_size - 1;
 }
 
-static bool own_addr(const struct rdzv_handler *h, char *out, size_t size)
+static bool legacy_own_addr(const struct rdzv_handler *h, char *out, size_t size)
 {
-    const char *local = etcd_client_local(of_handler(h)->client);
+    const char *local = etcd_client_local(legacy_of_handler(h)->client);
 
     (void)snprintf(out, size, "%s", local);
     return local[0] != '\0';
 }
 
-static void wipe_worker_store(struct rdzv_handler *h)
-{
-    (void)h; /* Worker 0 hosts it, anew each time. */
-}
-
+/* Worker 0 hosts the workers' store, anew each time: there is none to wipe. */
 static const struct rdzv_handler_ops legacy_ops = {
     HANDLER_BASE_OPS,
-    .backend = backend,
-    .use_agent_store = use_agent_store,
-    .num_nodes_waiting = num_nodes_waiting,
-    .is_closed = is_closed,
-    .progress = progress,
-    .store_at = store_at,
-    .fence_due = fenced_at_ms,
-    .torch_nodes = torch_nodes,
-    .own_addr = own_addr,
-    .wipe_worker_store = wipe_worker_store,
+    .backend = legacy_backend,
+    .use_agent_store = legacy_use_agent_store,
+    .num_nodes_waiting = legacy_num_waiting,
+    .is_closed = legacy_is_closed,
+    .progress = legacy_tell_progress,
+    .store_at = legacy_store_at,
+    .fence_due = legacy_fence_due,
+    .torch_nodes = legacy_torch_nodes,
+    .own_addr = legacy_own_addr,
 };
 
 /* ---- Opening ---- */
@@ -843,8 +839,8 @@ static int read_seconds(const struct rdzv_params *p, enum conf_id key, uint64_t 
     return rc;
 }
 
-static int make_parts(struct legacy_handler *o, const struct rdzv_params *params,
-                      const struct etcd_conf *conf, struct muster_error *err)
+static int legacy_make_parts(struct legacy_handler *o, const struct rdzv_params *params,
+                             const struct etcd_conf *conf, struct muster_error *err)
 {
     struct legacy_config cfg = { .prefix = conf->prefix,
                                  .run_id = params->run_id,
@@ -891,7 +887,7 @@ int rdzv_etcd_create(void *ctx, uv_loop_t *loop, const struct rdzv_params *param
         init_keep(&o->rank, o);
         o->base.handler.loop = loop;
     }
-    rc = o ? make_parts(o, params, &conf, err) : err_nomem(err);
+    rc = o ? legacy_make_parts(o, params, &conf, err) : err_nomem(err);
     etcd_conf_fini(&conf);
     if (rc < 0) {
         if (o)

@@ -622,8 +622,3 @@ void store_free(struct store *s)
     mem_free(s->popped);
     mem_free(s);
 }
-
-size_t store_num_waits(const struct store *s)
-{
-    return s->waits;
-}

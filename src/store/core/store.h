@@ -69,7 +69,4 @@ void store_fx_fini(struct store_fx *fx); /* NULL and already finished are fine *
  * that got CLOSE has left the store; to say so again with STORE_LEFT is harmless. */
 int store_step(struct store *s, const struct store_event *ev, struct store_fx *fx);
 
-size_t
-store_num_waits(const struct store *s); /* peers with a pending WAIT or BARRIER */
-
 #endif

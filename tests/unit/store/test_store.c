@@ -464,14 +464,14 @@ static void ten_thousand_wake_without_memory(void **state)
 
         assert_int_equal(play_line(&sc, &l), 0);
     }
-    assert_int_equal(store_num_waits(sc.s), 10000);
+    assert_int_equal(sc.s->waits, 10000);
     before = mem_count();
     assert_int_equal(play_line(&sc, &set), 0);
     assert_true(mem_count() - before <= 2); /* The array of effects, once. */
     assert_int_equal(sc.fx.count, 10000);
     assert_int_equal(sc.fx.items[0].peer, 1);
     assert_int_equal(sc.fx.items[9999].peer, 11999);
-    assert_int_equal(store_num_waits(sc.s), 0);
+    assert_int_equal(sc.s->waits, 0);
     scene_end(&sc);
 }
 
@@ -497,7 +497,7 @@ static void nothing_is_left_of_those_who_left(void **state)
     assert_int_equal(sc.s->map.count, 131072);
     assert_int_equal(play_line(&sc, &leaves), 0);
     assert_int_equal(sc.s->map.count, 0);
-    assert_int_equal(store_num_waits(sc.s), 0);
+    assert_int_equal(sc.s->waits, 0);
     buf_fini(&names);
     scene_end(&sc);
 }

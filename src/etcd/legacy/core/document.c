@@ -18,7 +18,7 @@ static const char *const statuses[] = {
     [LEGACY_CLOSED] = "closed",
 };
 
-static int bad(struct muster_error *err, const char *what)
+static int doc_bad(struct muster_error *err, const char *what)
 {
     return err_set(err, MUSTER_ESTATE,
                    "the rendezvous document in etcd is not torch's: %s", what);
@@ -33,7 +33,7 @@ static int read_status(struct legacy_doc *d, struct muster_error *err)
             d->status = (enum legacy_status)i;
             return 0;
         }
-    return bad(err, "status is missing or unknown");
+    return doc_bad(err, "status is missing or unknown");
 }
 
 /* A field that is there has its form in every state, so that whatever is made of a
@@ -44,9 +44,9 @@ static int read_version(struct legacy_doc *d, struct muster_error *err)
     char *end;
 
     if (!text || !(*text >= '0' && *text <= '9') || strlen(text) > 18)
-        return bad(err, "version is missing or not decimal text");
+        return doc_bad(err, "version is missing or not decimal text");
     d->version = strtoull(text, &end, 10);
-    return *end == '\0' ? 0 : bad(err, "version is not decimal text");
+    return *end == '\0' ? 0 : doc_bad(err, "version is not decimal text");
 }
 
 static int read_participants(struct legacy_doc *d, struct muster_error *err)
@@ -55,7 +55,7 @@ static int read_participants(struct legacy_doc *d, struct muster_error *err)
 
     d->participants = json_array_size(list);
     if (!json_is_array(list) || d->participants > MAX_NODES)
-        return bad(err, "participants is not a list, or endless");
+        return doc_bad(err, "participants is not a list, or endless");
     return 0;
 }
 
@@ -65,12 +65,12 @@ static int read_keep_alives(struct legacy_doc *d, struct muster_error *err)
 
     d->keep_alives = json_array_size(list);
     if (!json_is_array(list) || d->keep_alives > d->participants)
-        return bad(err, "keep_alives is not a list, or longer than participants");
+        return doc_bad(err, "keep_alives is not a list, or longer than participants");
     for (size_t i = 0; i < d->keep_alives; i++)
         if (!json_is_string(json_array_get(list, i)))
-            return bad(err, "keep_alives has something else than paths");
+            return doc_bad(err, "keep_alives has something else than paths");
     if (d->status == LEGACY_FROZEN && d->keep_alives == d->participants)
-        return bad(err, "it is frozen, yet keep_alives has everybody");
+        return doc_bad(err, "it is frozen, yet keep_alives has everybody");
     return 0;
 }
 
@@ -80,7 +80,7 @@ static int read_waiting(struct legacy_doc *d, struct muster_error *err)
 
     d->waiting = json_integer_value(waiting);
     if (!json_is_integer(waiting) || d->waiting < 0 || d->waiting > (int64_t)MAX_NODES)
-        return bad(err, "num_workers_waiting is not a number, or endless");
+        return doc_bad(err, "num_workers_waiting is not a number, or endless");
     return 0;
 }
 
@@ -111,7 +111,7 @@ int legacy_doc_read(struct legacy_doc *d, struct span text, struct muster_error 
         return err_nomem(err);
     if (!json_is_object(d->root)) {
         legacy_doc_fini(d);
-        return bad(err, "it is not a JSON object");
+        return doc_bad(err, "it is not a JSON object");
     }
     rc = read_status(d, err);
     for (size_t i = 0; rc == 0 && i < ARRAY_LEN(fields); i++)
@@ -131,7 +131,7 @@ void legacy_doc_fini(struct legacy_doc *d)
     *d = (struct legacy_doc){ .root = NULL };
 }
 
-static int set(struct legacy_doc *d, const char *name, json_t *value)
+static int doc_set(struct legacy_doc *d, const char *name, json_t *value)
 {
     return json_object_set_new(d->root, name, value) < 0 ? MUSTER_ENOMEM : 0;
 }
@@ -139,7 +139,7 @@ static int set(struct legacy_doc *d, const char *name, json_t *value)
 static int set_status(struct legacy_doc *d, enum legacy_status status)
 {
     d->status = status;
-    return set(d, "status", json_string(statuses[status]));
+    return doc_set(d, "status", json_string(statuses[status]));
 }
 
 int legacy_doc_new(struct legacy_doc *d, uint64_t version)
@@ -151,9 +151,9 @@ int legacy_doc_new(struct legacy_doc *d, uint64_t version)
     *d = (struct legacy_doc){ .root = json_object(), .version = version };
     rc = d->root ? set_status(d, LEGACY_JOINABLE) : MUSTER_ENOMEM;
     if (rc == 0)
-        rc = set(d, "version", json_string(text));
+        rc = doc_set(d, "version", json_string(text));
     if (rc == 0)
-        rc = set(d, "participants", json_array());
+        rc = doc_set(d, "participants", json_array());
     return rc;
 }
 
@@ -172,7 +172,7 @@ int legacy_doc_freeze(struct legacy_doc *d)
     const int rc = set_status(d, LEGACY_FROZEN);
 
     d->keep_alives = 0;
-    return rc < 0 ? rc : set(d, "keep_alives", json_array());
+    return rc < 0 ? rc : doc_set(d, "keep_alives", json_array());
 }
 
 int legacy_doc_confirm(struct legacy_doc *d, const char *path)
@@ -186,7 +186,7 @@ int legacy_doc_confirm(struct legacy_doc *d, const char *path)
     if (++d->keep_alives != d->participants)
         return 0;
     rc = set_status(d, LEGACY_FINAL);
-    return rc < 0 ? rc : set(d, "num_workers_waiting", json_integer(0));
+    return rc < 0 ? rc : doc_set(d, "num_workers_waiting", json_integer(0));
 }
 
 int legacy_doc_wait(struct legacy_doc *d)
@@ -194,7 +194,7 @@ int legacy_doc_wait(struct legacy_doc *d)
     assert(d->status == LEGACY_FINAL && d->waiting >= 0);
     if (d->waiting < (int64_t)MAX_NODES)
         d->waiting++;
-    return set(d, "num_workers_waiting", json_integer(d->waiting));
+    return doc_set(d, "num_workers_waiting", json_integer(d->waiting));
 }
 
 int legacy_doc_close(struct legacy_doc *d)

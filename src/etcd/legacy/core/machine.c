@@ -422,7 +422,7 @@ static void legacy_look_again(struct legacy *l)
         legacy_later(l, "somebody else is setting up or completing a version");
 }
 
-static void legacy_join(struct legacy *l)
+static void legacy_enter(struct legacy *l)
 {
     uint64_t ttl_s = 0;
 
@@ -763,7 +763,7 @@ static const struct phase_rule legacy_rules[] = {
     [LEGACY_PH_LOOK] = { .doc = legacy_look },
     [LEGACY_PH_LOOK_WAIT] = { .done = legacy_look_again },
     [LEGACY_PH_JOIN_DELAY] = { .get = LEGACY_PH_JOIN_GET },
-    [LEGACY_PH_JOIN_GET] = { .doc = legacy_join },
+    [LEGACY_PH_JOIN_GET] = { .doc = legacy_enter },
     [LEGACY_PH_JOIN_PUT] = { .done = legacy_joined, .delay = LEGACY_PH_JOIN_DELAY },
     [LEGACY_PH_CALL_GET] = { .doc = legacy_last_call },
     [LEGACY_PH_CALL_KEEP] = { .done = legacy_hold_call, .delay = LEGACY_PH_CALL_DELAY },
@@ -851,7 +851,7 @@ static void legacy_on_waited(struct legacy *l)
         legacy_over(l);
 }
 
-static void legacy_on_reply(struct legacy *l)
+static void legacy_answered(struct legacy *l)
 {
     const struct phase_rule *r = &legacy_rules[l->phase];
     const int code = l->ev->code;
@@ -952,7 +952,7 @@ static void legacy_take(struct legacy *l, const struct legacy_event *ev)
         assert(l->requested);
         l->requested = false;
         legacy_heard(l, ev);
-        legacy_on_reply(l);
+        legacy_answered(l);
         return;
     case LEGACY_EV_TIMER:
         if (l->due_ms > ev->now.mono_ms)
