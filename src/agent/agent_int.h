@@ -252,6 +252,9 @@ uint64_t agent_notice_until(const struct agent *a); /* no new round before that;
 void agent_notice_over(struct agent *a);            /* the next round is joined */
 const char *agent_notice_text(const struct agent *a);
 
+/* notify.c: an entry of the record has come, of which others may want to hear. */
+void agent_notify_entry(struct agent *a, const struct record_entry *e);
+
 /* policy.c: restarts by cause. */
 int agent_policy_open(struct agent *a, struct muster_error *err);
 void agent_policy_close(struct agent *a);

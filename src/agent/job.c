@@ -167,6 +167,7 @@ static void on_entry(void *ctx, const struct record_entry *e)
     const bool finish = a->config->on_failure_finish;
 
     agent_status_news(a);
+    agent_notify_entry(a, e);
     if (e->kind == RECORD_RESTART) {
         agent_log_restart(a, e);
         if (a->job.restarts.skipped == 0)

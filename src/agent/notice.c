@@ -504,8 +504,9 @@ int agent_notice_outcome(struct agent *a)
                  killed, all, s, then);
     else
         log_line(a->log, LOG_WARN, AT_JOB,
-                 "all %" PRId64 " ranks here ended by themselves after %.1f s%s", all,
-                 s, then);
+                 "%s%" PRId64 " rank%s here ended by %s after %.1f s%s",
+                 all > 1 ? "all " : "", all, all > 1 ? "s" : "",
+                 all > 1 ? "themselves" : "itself", s, then);
     return n->ends ? AGENT_JOB_ENDS : 0;
 }
 

@@ -147,7 +147,7 @@ static json_t *config_json(const struct launch_config *c)
         "s:o, "
         "s:o, "
         "s:o, s:b, s:b, s:s, s:o, s:s, s:o, s:o, s:s, s:o, s:s, s:o, s:f, s:I, s:o, "
-        "s:o, s:o, s:s, s:o, s:o}",
+        "s:o, s:o, s:s, s:o, s:o, s:o}",
         "rdzv", rdzv_json(&c->rdzv), "nproc", (json_int_t)c->nproc, "role",
         text_or_null(c->role), "max_restarts", (json_int_t)c->max_restarts,
         "monitor_interval", c->monitor_interval_s, "start_method",
@@ -172,7 +172,8 @@ static json_t *config_json(const struct launch_config *c)
         (json_int_t)c->log_attempts, "net", text_or_null(c->net), "failure",
         text_or_null(c->failure), "restart_policy", policy_json(c), "exit_codes",
         c->exit_by_cause ? "cause" : "torch", "notice", text_or_null(c->notice),
-        "on_notice", text_or_null(c->on_notice));
+        "on_notice", text_or_null(c->on_notice), "notify",
+        list_of(c->notify.items, c->notify.count));
 }
 
 /* The fewest digits that give this number back: 0.1, not 0.10000000000000001. */

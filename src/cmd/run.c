@@ -13,6 +13,7 @@
 #include "launch/machine.h"
 #include "logs/log_writer.h"
 #include "loop/file.h"
+#include "policy/notify.h"
 #include "process/find_python.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -219,6 +220,7 @@ static int run_agent(const char *prog, const struct launch_config *c,
         .error_file = error_file,
         .on_failure = print_failure,
         .ctx = &style,
+        .notify_fd = c->notify.count ? notify_start(&c->notify) : -1,
     };
     struct agent_result r;
     char clean[2 * sizeof r.error.text];

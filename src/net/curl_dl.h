@@ -21,6 +21,7 @@
     X(easy_cleanup)                                                                    \
     X(easy_getinfo)                                                                    \
     X(easy_init)                                                                       \
+    X(easy_perform)                                                                    \
     X(easy_setopt)                                                                     \
     X(easy_strerror)                                                                   \
     X(multi_add_handle)                                                                \
@@ -45,6 +46,7 @@ extern struct curl_dl curl_dl;
 #define curl_easy_cleanup        curl_dl.easy_cleanup
 #define curl_easy_getinfo        curl_dl.easy_getinfo
 #define curl_easy_init           curl_dl.easy_init
+#define curl_easy_perform        curl_dl.easy_perform
 #define curl_easy_setopt         curl_dl.easy_setopt
 #define curl_easy_strerror       curl_dl.easy_strerror
 #define curl_multi_add_handle    curl_dl.multi_add_handle

@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import subprocess
+import urllib.request
+from pathlib import Path
 
 import pytest
 from run_job import MUSTER, Job, environment, free_port
@@ -141,13 +143,31 @@ def test_backoff_is_shown_and_ends_with_a_signal(tmp_path):
     """While it waits, `muster status` says so; SIGTERM ends the wait."""
     SCRIPTS["late"] = "raise SystemExit(7)\n"
     (tmp_path / "train.py").write_text(COUNT + SCRIPTS["late"])
-    job = Job(tmp_path, "out", "--standalone", "--restart-budget=3/1h", "--restart-backoff=300s..300s", "train.py",
+    job = Job(tmp_path, "out", "--standalone", "--restart-budget=3/1h", "--restart-backoff=300s..300s",
+              "--status-http=127.0.0.1:0", "train.py",
               env={"WHERE": str(tmp_path), "TMPDIR": str(tmp_path)})
     try:
         job.until("Restart 1, in 300.0 s; 2 left of 3/1h")
         done = subprocess.run([MUSTER, "status"], capture_output=True, text=True, timeout=60,
                               env=environment(TMPDIR=str(tmp_path)))
+        assert "1 restart (2 left)" in done.stdout, done.stdout
+        shown = subprocess.run([MUSTER, "status", str(job.pid), "--url"], capture_output=True, text=True, timeout=60,
+                               env=environment(TMPDIR=str(tmp_path))).stdout
+        page = re.search(r"(http://\S+?)/(\?\S*)?\s", shown)
+        url = f"{page[1]}/metrics{page[2] or ''}"
         assert re.search(r"back-off: the next attempt begins in \d+\.\d s", done.stdout), done.stdout + done.stderr
+        done = subprocess.run([MUSTER, "status", str(job.pid), "--json"], capture_output=True, text=True, timeout=60,
+                              env=environment(TMPDIR=str(tmp_path)))
+        status = json.loads(done.stdout)
+        status = status["jobs"][0] if "jobs" in status else status
+        fits(status, "status")
+        shown = status["job"]
+        assert (shown["restarts_left"], shown["decided"], shown["rule"]) == (2, "restart", "3/1h"), shown
+        assert shown["backoff_until"] > status["job"]["began"]
+        with urllib.request.urlopen(url) as page:
+            metrics = page.read().decode()
+        assert "\nmuster_job_restarts_left 2\n" in metrics and "\nmuster_job_backoff 1\n" in metrics
+        assert "\nmuster_job_restart_refused 0\n" in metrics
         os.kill(job.pid, signal.SIGTERM)
         assert job.wait() == 1
         assert len((tmp_path / "starts0").read_text()) == 1
@@ -208,3 +228,28 @@ def test_the_verdict_of_a_pod(tmp_path):
     assert done.returncode == 93, done.stderr
     told = (tmp_path / "told").read_text()
     assert told.startswith("muster: the job failed: rank 0 on ") and told in done.stderr, told + done.stderr
+
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs/guides/restarts.md").read_text()
+
+
+def test_what_the_guide_says_to_schedulers(tmp_path):
+    """Codes are those that we exit with, commands are understood, Python runs as it stands."""
+    yaml = pytest.importorskip("yaml")
+    job, jobset = (yaml.safe_load(x) for x in re.findall(r"```yaml\n(.*?)```", GUIDE, re.S))
+    rules = {r["action"]: r["onExitCodes"]["values"] for r in job["spec"]["podFailurePolicy"]["rules"]}
+    assert rules == {"FailJob": [93], "Ignore": [75]}
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"  # podFailurePolicy wants it
+    assert jobset["spec"]["failurePolicy"]["rules"][0]["onJobFailureReasons"] == ["PodFailurePolicy"]
+    (lsf,) = re.findall(r"bsub .* (muster run .*)", GUIDE)
+    (tmp_path / "train.py").write_text("")
+    for words in (job["spec"]["template"]["spec"]["containers"][0]["command"], lsf.split()):
+        done = subprocess.run([MUSTER, "run", "--print-config", *words[2:]], capture_output=True, text=True, timeout=60,
+                              env=environment(), cwd=tmp_path)
+        config = json.loads(done.stdout)["config"]
+        assert config["exit_codes"] == "cause" and config["notice"], done.stderr
+    (snippet,) = re.findall(r"```python\n(.*?)```", GUIDE, re.S)
+    (tmp_path / "muster").symlink_to(MUSTER)
+    done = subprocess.run([environment()["PYTHON_EXEC"], "-c", snippet + "\nassert Train()() == 0\n"], timeout=60,
+                          cwd=tmp_path, env=environment(PATH=f"{tmp_path}:{os.environ['PATH']}"))
+    assert done.returncode == 0

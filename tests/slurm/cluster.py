@@ -41,6 +41,7 @@ AccountingStorageType=accounting_storage/none
 NodeName={nodes} CPUs=4 RealMemory=500 State=UNKNOWN
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
+RequeueExit=75
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """

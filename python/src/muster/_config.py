@@ -58,7 +58,7 @@ class LaunchConfig:
     ``log_attempts``, ``failure`` (``"short"``, ``"torch"``), ``env_file``, ``net`` (``"ib0"``,
     ``"10.1.0.0/16"``), ``restart_policy`` (``"default"``), ``restart_budget`` (``"5/1h"``,
     beside ``max_restarts``, unless that is 0) ``restart_backoff`` (``"1s..60s"``),
-    ``notice`` (``"SIGTERM:120s"``) and ``on_notice`` are its flags of these names.
+    ``notice`` (``"SIGTERM:120s"``), ``on_notice`` and ``notify`` are its flags of these names.
     ``env`` has variables of the workers, whose values may hold ``${rank}`` and the like, and
     ``framework`` is ``--for``.
     """
@@ -101,6 +101,7 @@ class LaunchConfig:
     env: dict[str, str] = field(default_factory=dict)
     env_file: str | None = None
     framework: str | None = None
+    notify: str | None = None
 
     def __post_init__(self) -> None:
         """Checks and fills in what torch checks and fills in here."""
@@ -164,7 +165,7 @@ class LaunchConfig:
         if self.virtual_local_rank:
             options.append("--virtual-local-rank")
         for name in ("hang", "progress_file", "restart_grace", "restart_policy", "restart_budget", "restart_backoff",
-                     "notice", "on_notice"):
+                     "notice", "on_notice", "notify"):
             if value := getattr(self, name):
                 options.append(f"--{name.replace('_', '-')}={value}")
         if self.log_attempts is not None:

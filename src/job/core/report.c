@@ -419,3 +419,23 @@ int report_json(struct buf *out, const struct record *r, const char *run_id,
     }
     return rc ? rc : buf_append_str(out, "\n");
 }
+
+int report_event_json(struct buf *out, const struct record_entry *e, const char *event,
+                      const char *run_id, struct span words)
+{
+    const struct limits l = whole;
+    json_t *j = json_object();
+    int rc = MUSTER_ENOMEM;
+
+    add(j, "event", json_string(event));
+    add(j, "run_id", text(span_str(run_id), &l));
+    add(j, "text", text(words, &l)); /* what chat services take */
+    add(j, "entry", failure(e, &l));
+    char *printed = json_dumps(j, JSON_COMPACT);
+
+    if (printed)
+        rc = buf_append_str(out, printed);
+    free(printed);
+    json_decref(j);
+    return rc;
+}

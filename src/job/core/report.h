@@ -11,4 +11,9 @@
 int report_json(struct buf *out, const struct record *r, const char *run_id,
                 const char *version);
 
+/* One entry, as a line for --notify: its event, run_id and text, and what the report
+ * says of such an entry, without newlines. 0 or MUSTER_ENOMEM. */
+int report_event_json(struct buf *out, const struct record_entry *e, const char *event,
+                      const char *run_id, struct span words);
+
 #endif

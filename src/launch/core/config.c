@@ -43,5 +43,6 @@ void launch_config_fini(struct launch_config *c)
     text_list_fini(&c->stderr_needles);
     text_list_fini(&c->args);
     text_list_fini(&c->env);
+    text_list_fini(&c->notify);
     *c = (struct launch_config){ 0 };
 }

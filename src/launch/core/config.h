@@ -54,6 +54,7 @@ struct launch_config {
     char *policy;              /* of restarts, as policy_print has it; NULL: none */
     bool exit_by_cause;        /* --exit-codes=cause */
     char *notice, *on_notice;  /* NULL: not given */
+    struct text_list notify;   /* URLs and commands */
     double monitor_interval_s; /* only checked: we do not poll */
     char *start_method;        /* spawn, fork, forkserver; any text from PET_ */
     char *event_handler;       /* null, console, ... */

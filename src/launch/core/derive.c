@@ -522,7 +522,8 @@ static int copy_plain_values(struct deriving *d)
         if (text_list_add(&c->args, o->script_args[i], strlen(o->script_args[i])))
             return err_nomem(d->err);
     if (split_list(&c->stdout_needles, o->duplicate_stdout_filters) ||
-        split_list(&c->stderr_needles, o->duplicate_stderr_filters))
+        split_list(&c->stderr_needles, o->duplicate_stderr_filters) ||
+        split_list(&c->notify, o->notify && *o->notify ? o->notify : NULL))
         return err_nomem(d->err);
     c->max_restarts = o->max_restarts.value;
     c->monitor_interval_s = o->monitor_interval;

@@ -83,7 +83,7 @@ struct options {
     const char *restart_grace;        /* likewise, as the next three */
     const char *restart_policy, *restart_budget, *restart_backoff;
     const char *exit_codes;
-    const char *notice, *on_notice; /* NULL: not given */
+    const char *notice, *on_notice, *notify; /* NULL: not given */
     struct option_int log_attempts;
     const char *on_failure, *report;
     const char *failure; /* NULL: as stderr is a terminal or not */

@@ -217,6 +217,11 @@ const struct option_spec options_table[] = {
       "that "
       "is run once on each node. MUSTER_NOTICE_FILE and muster.deadline() tell it, "
       "too." },
+    { "notify", 0, OPTION_LIST, OWNER_MUSTER, true, NULL, NULL, FIELD(notify),
+      "Tell others of restarts, hangs, notices and the end: URLs that get a JSON "
+      "object "
+      "with a text by POST, and commands that get it on stdin; several between commas "
+      "(two commas for one). Tried for a minute, and never waited for." },
     { "log-attempts", 0, OPTION_INT, OWNER_MUSTER, true, NULL, NULL,
       FIELD(log_attempts),
       "Keep the log directories of the first attempt and of the last N; else all in "

@@ -1,6 +1,7 @@
 /* job_json.c - the job's status as JSON; see job_status.h and docs/status.schema.json.
  * It is written directly and not through a tree of values, as a job may have ten
  * thousand nodes. */
+#include "policy/core/policy.h"
 #include "status/core/job_status.h"
 #include "status/core/put.h"
 
@@ -60,6 +61,13 @@ static void put_job(struct buf *out, const struct job_status *j)
     put_key_int(out, ", \"ranks\": ", j->ranks);
     put_key_int(out, ", \"restarts\": ", j->restarts);
     put_key_int(out, ", \"max_restarts\": ", j->max_restarts);
+    if (j->reason) {
+        put_key_maybe(out, ", \"restarts_left\": ", j->restarts_left, 0);
+        if (j->backoff_us)
+            put_key_time(out, ", \"backoff_until\": ", j->backoff_us);
+        put_key_text(out, ", \"decided\": ", span_str(policy_reason_name(j->reason)));
+        put_key_text(out, ", \"rule\": ", j->rule);
+    }
     put_key_int(out, ", \"rounds\": ", j->rounds);
     put_key_int(out, ", \"failures\": ", j->failures);
     put_key_int(out, ", \"nodes_lost\": ", j->lost);
@@ -247,6 +255,12 @@ static void put_entry(struct buf *out, const struct job_status *j,
     if (e->count || e->total) {
         put_key_int(out, ", \"count\": ", e->count);
         put_key_int(out, ", \"total\": ", e->total);
+    }
+    if (e->reason) {
+        put_key_text(out, ", \"decided\": ", span_str(policy_reason_name(e->reason)));
+        put_key_text(out, ", \"rule\": ", e->rule);
+        put_key_int(out, ", \"left\": ", e->left);
+        put_key_int(out, ", \"wait_us\": ", e->wait_us);
     }
     if (e->text.n)
         put_key_text(out, ", \"text\": ", e->text);

@@ -1,5 +1,6 @@
 /* job_metrics.c - the job's status as metrics; see job_status.h. There are series for
  * the job, for each node unless there are too many, and for this node's workers. */
+#include "policy/core/policy.h"
 #include "status/core/job_status.h"
 #include "status/core/put.h"
 
@@ -123,6 +124,15 @@ static void put_job(struct printer *p, const struct job_status *j)
           "Nodes in the newest round that are not muster's.", j->torch_nodes);
     gauge(p, "muster_job_max_restarts", NULL, "Restarts that the job may use.",
           j->max_restarts);
+    if (j->reason) {
+        gauge(p, "muster_job_restarts_left", NULL,
+              "Restarts that were left at the last decision; -1: no limit.",
+              j->restarts_left);
+        gauge(p, "muster_job_backoff", NULL, "1 while the job waits before a restart.",
+              j->backoff_us != 0);
+        gauge(p, "muster_job_restart_refused", NULL,
+              "1 if the policy has refused a restart.", j->reason > POLICY_BY_FREE);
+    }
     counter(p, "muster_job_restarts", NULL, "Restarts after failures.", j->restarts);
     counter(p, "muster_job_rounds", NULL, "Rounds that began.", j->rounds);
     counter(p, "muster_job_worker_failures", NULL, "Workers that failed.", j->failures);

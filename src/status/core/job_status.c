@@ -215,6 +215,14 @@ static int read_record(struct job_status *j)
         const struct record_entry e = record_at(r, i);
 
         rc = on_entry(j, &e);
+        if (e.reason && (e.kind == RECORD_RESTART || e.kind == RECORD_VERDICT)) {
+            j->reason = e.reason;
+            j->restarts_left = e.left;
+            j->backoff_us = e.wait_us ? e.at_us + e.wait_us : 0;
+            j->rule = e.rule;
+        }
+        if (e.kind == RECORD_ROUND)
+            j->backoff_us = 0;
     }
     return rc;
 }

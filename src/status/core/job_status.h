@@ -117,6 +117,10 @@ struct job_status {
     int64_t ranks, nodes_in;    /* of the newest round */
     int64_t torch_nodes;        /* of them, those without an agent of ours */
     int64_t min_nodes, max_nodes, restarts, max_restarts, rounds, failures, lost;
+    uint32_t reason; /* of the last restart, or why it was refused; 0: no policy */
+    int64_t restarts_left;  /* as of then; -1: no limit */
+    int64_t backoff_us;     /* when the next attempt begins; 0: none waits */
+    struct span rule;       /* that fitted, or the budget */
     struct span spares;     /* names that the shared state lists: "a, b" */
     struct job_node *nodes; /* owned; by number, without some that are gone */
     size_t count, size;

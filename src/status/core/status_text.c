@@ -116,6 +116,8 @@ void status_headline(struct buf *out, const struct job_status *j, size_t id_max)
     put_count(out, j->ranks, "rank", "ranks");
     put_str(out, ", ");
     put_count(out, j->restarts, "restart", "restarts");
+    if (j->reason && j->restarts_left >= 0)
+        (void)buf_printf(out, " (%lld left)", (long long)j->restarts_left);
 }
 
 /* The use of the CPU by a rank of a running node, in percent; -1: not known. */
