@@ -390,7 +390,7 @@ char *agent_verdict(struct agent *a, enum agent_core_why why)
                                          .report_path = hidden ? NULL : path,
                                          .zone_s = zone(),
                                          .exit_code = a->config->exit_by_cause
-                                                          ? a->result->exit_code
+                                                          ? agent_exit_code(a, why, 1)
                                                           : 0 };
     const struct record *r = session_record(a->job.session);
     struct record_entry v;
