@@ -28,7 +28,7 @@ struct agent_opts {
      * while. May be NULL. */
     void (*on_failure)(void *ctx, const char *box, const char *verdict);
     void *ctx;
-    int notify_fd;          /* of notify_start(); 0 or less: nobody is told */
+    int notify_fd; /* of notify_start(); 0 or less: nobody is told */
 };
 
 /* What a function worker of this node returned. */
