@@ -1,8 +1,18 @@
 /* config.c - making, changing and freeing a launch configuration; see config.h. */
 #include "launch/core/config.h"
 
+#include <assert.h>
+
 #include "base/err.h"
 #include "base/mem.h"
+
+const char *hang_action_name(enum hang_action action)
+{
+    static const char *const names[HANG_ACTIONS] = { "report", "restart", "stop" };
+
+    assert(action < HANG_ACTIONS);
+    return names[action];
+}
 
 int launch_config_init(struct launch_config *c, struct muster_error *err)
 {

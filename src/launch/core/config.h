@@ -8,7 +8,6 @@
 
 #include "base/base.h"
 #include "base/text_list.h"
-#include "hang/core/option.h"
 #include "logs/core/streams.h"
 #include "muster/error.h"
 #include "process/core/numa.h"
@@ -33,6 +32,11 @@ enum framework {
     FOR_VLLM,
     FOR_SGLANG,
 };
+
+enum hang_action { HANG_REPORT, HANG_RESTART, HANG_STOP };
+#define HANG_ACTIONS 3u
+
+const char *hang_action_name(enum hang_action action); /* "report" */
 
 /* torchrun's, whatever --shutdown-timeout says. A time for saving that is longer than
  * this is not meant for workers that have lost one of them; --restart-grace may be. */

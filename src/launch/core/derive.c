@@ -24,6 +24,7 @@
 
 /* A machine that cannot have so many processes could not run. */
 #define MANY_WORKERS      64
+#define HANG_LEAST_MS     1000u
 #define RANDOM_ID_WARNING "config has no run_id, generated a random run_id: "
 
 struct deriving {
@@ -37,6 +38,48 @@ struct deriving {
 };
 
 typedef int (*derive_fn)(struct deriving *d);
+
+/* ---- random run ids ---- */
+
+/* Sets the bits that mark a UUID as version 4. */
+static void mark_version_4(const uint8_t random[16], uint8_t out[16])
+{
+    memcpy(out, random, 16);
+    out[6] = (uint8_t)((out[6] & 0x0f) | 0x40);
+    out[8] = (uint8_t)((out[8] & 0x3f) | 0x80);
+}
+
+void derive_uuid(const uint8_t random[16], char text[37])
+{
+    uint8_t u[16];
+    size_t at = 0;
+
+    mark_version_4(random, u);
+    for (size_t i = 0; i < sizeof u; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            text[at++] = '-';
+        (void)snprintf(text + at, 3, "%02x", u[i]);
+        at += 2;
+    }
+}
+
+void derive_uuid_decimal(const uint8_t random[16], char text[40])
+{
+    char digits[40];
+    size_t n = 0;
+    uint8_t u[16];
+    unsigned __int128 v = 0;
+
+    mark_version_4(random, u);
+    for (size_t i = 0; i < sizeof u; i++)
+        v = v << 8 | u[i];
+    do
+        digits[n++] = (char)('0' + (int)(v % 10));
+    while ((v /= 10) != 0);
+    for (size_t i = 0; i < n; i++)
+        text[i] = digits[n - 1 - i];
+    text[n] = '\0';
+}
 
 /* ---- the rendezvous ---- */
 
@@ -674,6 +717,33 @@ static int check_notice(struct deriving *d)
     int sig, rc = notice_parse(&from, d->c->notice, d->err);
 
     return rc ? rc : notice_answer_parse(&sig, d->c->on_notice, d->err);
+}
+
+int hang_option_parse(const char *text, uint64_t *time_ms, enum hang_action *action,
+                      struct muster_error *err)
+{
+    const size_t n = strcspn(text, ":");
+    uint64_t ms;
+    const int rc = duration_parse("--hang", span_of(text, n), 0, &ms, err);
+
+    if (rc)
+        return rc;
+    if (ms < HANG_LEAST_MS)
+        return err_set(err, MUSTER_EINVAL,
+                       "--hang=%.100s: the shortest time is one second", text);
+    size_t chosen = 0;
+    if (text[n] == ':') {
+        while (chosen < HANG_ACTIONS &&
+               strcmp(text + n + 1, hang_action_name((enum hang_action)chosen)) != 0)
+            chosen++;
+        if (chosen == HANG_ACTIONS)
+            return err_set(err, MUSTER_EINVAL,
+                           "--hang=%.100s: choose from report, restart, stop", text);
+    }
+    assert(chosen < HANG_ACTIONS);
+    *time_ms = ms;
+    *action = (enum hang_action)chosen;
+    return 0;
 }
 
 static int parse_hang(struct deriving *d)

@@ -41,6 +41,11 @@ struct derive_machine {
 int derive_config(struct launch_config *c, const struct options *o, bool launch,
                   const struct derive_machine *machine, struct muster_error *err);
 
+/* --hang=TIME[:report|restart|stop], TIME as duration_parse reads it. MUSTER_EINVAL
+ * with what is wrong. */
+int hang_option_parse(const char *text, uint64_t *time_ms, enum hang_action *action,
+                      struct muster_error *err);
+
 /* 128 bits as a version 4 UUID, in its usual form or as a decimal number. */
 void derive_uuid(const uint8_t random[16], char text[37]);
 void derive_uuid_decimal(const uint8_t random[16], char text[40]);

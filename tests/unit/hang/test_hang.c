@@ -2,8 +2,8 @@
 #include "testing.h"
 
 #include "base/err.h"
-#include "hang/core/option.h"
 #include "hang/core/progress.h"
+#include "launch/core/derive.h"
 
 /* --- the option ------------------------------------------------------------------- */
 
