@@ -174,7 +174,6 @@ static void connect_peer(struct peer *p)
     const struct push_session_opts opts = { .host = "127.0.0.1",
                                             .port = p->crowd->port,
                                             .timeout_ms = 600000,
-                                            .key = WIRE_KEY,
                                             .max = WIRE_MAX };
 
     if (push_session_open(&p->crowd->loop, &opts, &cbs, p, &p->session, NULL) < 0)

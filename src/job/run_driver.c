@@ -511,7 +511,8 @@ static bool runs_take(struct store_server *s, struct conn *c,
     *rc = 0;
     if (people_take(s, c, req))
         return true;
-    if (req->op != C10D_QUEUE_PUSH || (!old && !span_eq(req->key, span_str(WIRE_KEY))))
+    if (req->op != C10D_QUEUE_PUSH ||
+        (!old && !span_eq(req->key, span_str(RESERVED_RUN))))
         return false;
     if (!extension_of(s))
         *server_extension(s) = runs_new(s);

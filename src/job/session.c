@@ -1,9 +1,7 @@
 /* session.c - see session.h. In order: state, messages out, what the run says, the run
- * in this process, the connection, what the store can do, seats, what the agent calls,
- * the end. */
+ * in this process, the connection, what the agent calls, the end, seats. */
 #include "job/session.h"
 
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,19 +18,16 @@
 #include "loop/handle_set.h"
 #include "rendezvous/core/request_queue.h"
 #include "rendezvous/seat_session.h"
-#include "store/client.h"
+#include "store/connect.h"
 #include "store/core/reserved.h"
 #include "store/push_session.h"
 
-#define CAPS               "\x01muster/caps" /* the store client puts a slash before it */
-#define UNACKED_MAX        256u
-#define CAPS_PAUSE_MS      20u   /* before a store is asked again; at first, */
-#define CAPS_PAUSE_MOST_MS 1000u /* and at most */
-#define DIAL_MS            5000u
-#define CAPS_MS            10000u
-#define ANSWERERS          16u
-#define ASKS               RECORDER_ASKS
-#define LOCAL_PEER         1u
+#define UNACKED_MAX 256u
+#define DIAL_MS     5000u
+#define ASK_MS      10000u /* for a store to say whether it hosts runs */
+#define ANSWERERS   16u
+#define ASKS        RECORDER_ASKS
+#define LOCAL_PEER  1u
 
 struct unacked {
     uint64_t seq;
@@ -73,14 +68,6 @@ struct seat_side {
     bool own;      /* the session was opened for them, and is closed with them */
 };
 
-/* Asks what the store can do. */
-struct caps_question {
-    struct async_store *store; /* owned, or NULL */
-    uint64_t by_ms; /* a store that has not started by then counts as unable */
-    uint64_t pause_ms;
-    struct deadline due;
-};
-
 /* The node whose process serves the store. */
 struct served_by {
     struct host_watch watch;
@@ -102,6 +89,14 @@ struct sync_wait {
     struct deadline due;
 };
 
+/* How the first connection comes about. */
+struct first_dial {
+    struct store_conn *ready; /* owned: one that is there already; or NULL */
+    bool took;                /* it is conn now, and the core does not know it yet */
+    /* A store that cannot be reached until then counts as torch's; 0: it hosts runs. */
+    uint64_t ask_by_ms;
+};
+
 struct session_end {
     void (*cb)(void *ctx);
     void *ctx;
@@ -117,12 +112,12 @@ struct session {
 
     char *at_host; /* owned; where the run is */
     /* The address of the last connection, for the next one; "": look the name up */
-    char at_addr[INET6_ADDRSTRLEN];
+    char at_addr[IP_TEXT];
     uint16_t at_port;
     bool local;         /* the run is in this process, or its store is */
     bool uncoordinated; /* there are other nodes, but no run for all of them */
     bool detached;      /* we have said BYE */
-    struct caps_question caps;
+    struct first_dial first;
     struct served_by served_by;
     struct session_core *core;    /* owned; NULL: the run is in here, or nowhere */
     struct push_session *conn;    /* owned, or NULL */
@@ -611,20 +606,6 @@ static void make_run(struct session *c)
 
 static void core_feed(struct session *c, struct session_event *ev);
 
-/* A name server may take seconds, and a node that comes back has less. */
-static void remember_address(struct session *c)
-{
-    const char *peer = push_session_peer(c->conn);
-    const char *end = strrchr(peer, ':');
-    const bool bracket = *peer == '[';
-    const size_t n = end ? (size_t)(end - peer) : 0;
-
-    c->at_addr[0] = '\0';
-    if (n > 2 && n < sizeof c->at_addr && !strchr(peer, '%'))
-        (void)snprintf(c->at_addr, sizeof c->at_addr, "%.*s",
-                       (int)(bracket ? n - 2 : n), peer + bracket);
-}
-
 /* The HELLO goes out before the host can see the end of the silent connection. */
 static void conn_on_up(void *ctx)
 {
@@ -632,7 +613,9 @@ static void conn_on_up(void *ctx)
     struct session_event ev = { .kind = SESSION_EV_UP };
 
     *session_core_hello(c->core) = record_hello(c);
-    remember_address(c);
+    c->first.ask_by_ms = 0;
+    /* A name server may take seconds, and a node that comes back has less. */
+    (void)snprintf(c->at_addr, sizeof c->at_addr, "%s", push_session_ip(c->conn));
     core_feed(c, &ev);
     push_session_close(c->silent);
     c->silent = NULL;
@@ -672,6 +655,28 @@ static void record_down(struct session *c, int code)
         c->opts.on_host(c->opts.ctx, false, c->served_by.round, c->served_by.rank);
 }
 
+static void core_stop(struct session *c);
+
+/* Goes on with a record of this node alone. */
+static void be_alone(struct session *c)
+{
+    core_stop(c);
+    c->uncoordinated = true;
+    make_run(c);
+    set_state(c, SESSION_UNSHARED);
+}
+
+/* A store that cannot be reached may still be starting, and a connection that broke
+ * says nothing of the store; any other outcome is final. */
+static bool hosts_no_runs(const struct session *c, int code)
+{
+    const bool may_come = code == MUSTER_EREFUSED || code == MUSTER_EUNREACH ||
+                          code == MUSTER_ERESOLVE || code == MUSTER_ECONN ||
+                          code == MUSTER_EHANGUP;
+
+    return c->first.ask_by_ms && (!may_come || clock_mono_ms() >= c->first.ask_by_ms);
+}
+
 static void connection_failed(struct session *c, int code, const char *text)
 {
     struct session_event ev = { .kind = SESSION_EV_DOWN, .code = code, .text = text };
@@ -680,6 +685,10 @@ static void connection_failed(struct session *c, int code, const char *text)
     c->conn = NULL;
     if (!c->core)
         return;
+    if (hosts_no_runs(c, code)) {
+        be_alone(c);
+        return;
+    }
     core_feed(c, &ev);
     record_down(c, code);
 }
@@ -700,16 +709,22 @@ static void dial(struct session *c)
     const struct push_session_opts opts = { .host =
                                                 *c->at_addr ? c->at_addr : c->at_host,
                                             .port = c->at_port,
-                                            .timeout_ms = DIAL_MS,
+                                            .timeout_ms =
+                                                c->first.ask_by_ms ? ASK_MS : DIAL_MS,
+                                            .conn = c->first.ready,
+                                            .ask_runs = c->first.ask_by_ms != 0,
                                             .auth = c->opts.auth,
-                                            .key = WIRE_KEY,
                                             .max = WIRE_MAX,
                                             .log = c->opts.log };
 
     push_session_close(c->conn);
     c->conn = NULL;
-    if (push_session_open(c->opts.loop, &opts, &cbs, c, &c->conn, &c->dial_err) < 0)
+    if (push_session_open(c->opts.loop, &opts, &cbs, c, &c->conn, &c->dial_err) < 0 ||
+        c->first.ready)
         defer_call(&c->defer);
+    c->first.took = c->conn && c->first.ready;
+    if (c->first.took)
+        c->first.ready = NULL;
     c->at_addr[0] = '\0'; /* If it does not work, the name may lead elsewhere by now. */
 }
 
@@ -805,6 +820,9 @@ static void on_deferred(void *ctx)
     c->dial_err.code = 0;
     if (code)
         connection_failed(c, code, c->dial_err.text);
+    else if (c->first.took && c->conn)
+        conn_on_up(c);
+    c->first.took = false;
     take_requests(c);
     take_inbox(c);
 }
@@ -813,6 +831,9 @@ static void core_stop(struct session *c)
 {
     session_core_free(c->core);
     c->core = NULL;
+    if (c->first.ready)
+        store_conn_close(c->first.ready);
+    c->first.ready = NULL;
     push_session_close(c->conn);
     push_session_close(c->silent);
     c->conn = c->silent = NULL;
@@ -831,107 +852,6 @@ static void core_start(struct session *c)
     rdzv_settings_init(&cfg.settings, 1, 1);
     if (session_core_new(&cfg, &c->core, NULL) == 0)
         core_feed(c, &ev);
-}
-
-/* ---- what the store can do ---- */
-
-static void caps_later(struct session *c, int code)
-{
-    const uint64_t now = clock_mono_ms();
-
-    deadline_set(&c->caps.due, now + c->caps.pause_ms);
-    c->caps.pause_ms = MIN_OF(2 * c->caps.pause_ms, CAPS_PAUSE_MOST_MS);
-    if (host_watch_failed(&c->served_by.watch, code, now) && c->opts.on_host &&
-        !c->closed)
-        c->opts.on_host(c->opts.ctx, false, c->served_by.round, c->served_by.rank);
-}
-
-static void drop_caps(struct session *c)
-{
-    if (c->caps.store)
-        async_store_close(c->caps.store, NULL, NULL);
-    c->caps.store = NULL;
-}
-
-/* Goes on with a record of this node alone. */
-static void be_alone(struct session *c)
-{
-    drop_caps(c);
-    c->uncoordinated = true;
-    make_run(c);
-    set_state(c, SESSION_UNSHARED);
-}
-
-/* A store that cannot be reached may still be starting, and a connection that broke
- * says nothing of the store; any other outcome is final. */
-static void caps_failed(struct session *c, int status)
-{
-    const bool may_come = status == MUSTER_EREFUSED || status == MUSTER_EUNREACH ||
-                          status == MUSTER_ERESOLVE || status == MUSTER_ECONN ||
-                          status == MUSTER_EHANGUP;
-
-    if (!may_come || clock_mono_ms() >= c->caps.by_ms) {
-        be_alone(c);
-        return;
-    }
-    drop_caps(c);
-    caps_later(c, status);
-}
-
-static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
-                    const struct muster_error *err)
-{
-    struct session *c = ctx;
-
-    (void)err;
-    if (status == MUSTER_ECANCELED || c->closed)
-        return;
-    if (status < 0 || !reserved_caps_have(reply->value, RESERVED_CAPS_RUN)) {
-        caps_failed(c, status);
-        return;
-    }
-    drop_caps(c);
-    core_start(c);
-}
-
-static void on_caps_there(void *ctx, int status, const struct c10d_reply *reply,
-                          const struct muster_error *err)
-{
-    struct session *c = ctx;
-    const struct c10d_request get = { .op = C10D_GET, .key = span_str(CAPS) };
-
-    (void)err;
-    if (status == MUSTER_ECANCELED || c->closed)
-        return;
-    if (status < 0 || reply->number != 0 ||
-        async_store_call(c->caps.store, &get, 0, CAPS_MS, on_caps, c, NULL) < 0)
-        caps_failed(c, status);
-}
-
-static void on_caps_open(void *ctx, int status, const struct muster_error *err)
-{
-    (void)ctx; /* The calls that wait for the connection report the error. */
-    (void)status;
-    (void)err;
-}
-
-static void ask_caps(void *ctx)
-{
-    struct session *c = ctx;
-    const struct store_client_opts opts = { .host = c->at_host,
-                                            .port = c->at_port,
-                                            .timeout_ms = CAPS_MS,
-                                            .once = true,
-                                            .auth = c->opts.auth,
-                                            .log = c->opts.log };
-    struct muster_error err;
-
-    drop_caps(c);
-    if (store_client_open(c->opts.loop, &opts, on_caps_open, c, &c->caps.store, &err) <
-            0 ||
-        async_store_check(c->caps.store, span_str(CAPS), CAPS_MS, on_caps_there, c,
-                          &err) < 0)
-        be_alone(c);
 }
 
 /* ---- what the agent calls ---- */
@@ -991,7 +911,6 @@ int session_open(const struct session_opts *opts, struct session **out,
     buf_init(&c->inbox, SIZE_MAX);
     buf_init(&c->codes, 8192);
     deadline_init(&c->core_due, opts->loop, on_core_due, c);
-    deadline_init(&c->caps.due, opts->loop, ask_caps, c);
     deadline_init(&c->asks_due, opts->loop, on_asks_due, c);
     deadline_init(&c->sync.due, opts->loop, on_sync_due, c);
     deadline_init(&c->run_due, opts->loop, on_run_due, c);
@@ -1002,8 +921,6 @@ int session_open(const struct session_opts *opts, struct session **out,
 
 static void leave_run(struct session *c)
 {
-    drop_caps(c);
-    deadline_set(&c->caps.due, MONO_NEVER);
     core_stop(c);
     run_free(c->run);
     c->run = NULL;
@@ -1050,13 +967,9 @@ void session_attach(struct session *c, const char *host, uint16_t port, bool loc
     c->detached = false;
     if (!set_target(c, host, port, local))
         return;
-    c->caps.pause_ms = CAPS_PAUSE_MS;
-    c->caps.by_ms = clock_mono_ms() + CAPS_MS;
+    c->first.ask_by_ms = local || known ? 0 : clock_mono_ms() + ASK_MS;
     set_state(c, SESSION_CONNECTING);
-    if (local || known) /* Our own store always can. */
-        core_start(c);
-    else
-        ask_caps(c);
+    core_start(c);
 }
 
 void session_attach_alone(struct session *c, bool others)
@@ -1351,7 +1264,6 @@ static void close_handles(struct session *c)
     leave_run(c);
     handle_set_begin(&c->closing, on_all_closed, c);
     handle_set_close(&c->closing, &c->core_due.timer);
-    handle_set_close(&c->closing, &c->caps.due.timer);
     handle_set_close(&c->closing, &c->asks_due.timer);
     handle_set_close(&c->closing, &c->sync.due.timer);
     handle_set_close(&c->closing, &c->run_due.timer);
@@ -1410,6 +1322,8 @@ int seat_session_open(struct session *shared, const struct seat_opts *o,
     if (o->where)
         session_set_addr(c, o->where);
     c->core = core;
+    c->first.ready = o->conn;
+    c->first.ask_by_ms = 0;
     c->nonce = o->nonce;
     c->seats.cb = o->cb;
     c->seats.ctx = o->ctx;

@@ -154,6 +154,16 @@ static bool host(const struct rdzv_backend *b, struct rdzv_host *out)
     return c->can_host;
 }
 
+static struct store_conn *take_conn(struct rdzv_backend *b)
+{
+    struct c10d *c = c10d_of(b);
+    struct store_conn *conn = c->state && !c->up ? store_client_take(c->state) : NULL;
+
+    if (conn)
+        c10d_drop(c, &c->state);
+    return conn;
+}
+
 static const struct store_server *serves(const struct rdzv_backend *b)
 {
     return CONTAINER_OF(b, const struct c10d, base)->server;
@@ -164,8 +174,7 @@ static const struct store_server *serves(const struct rdzv_backend *b)
 static bool own_addr(const struct rdzv_backend *b, char *out, size_t size)
 {
     const struct c10d *c = CONTAINER_OF(b, const struct c10d, base);
-    const bool client = c->state && !c->file && !c->memory;
-    const char *local = client ? store_client_local(c->state) : NULL;
+    const char *local = c->local[0] ? c->local : NULL;
     char reached[IP_TEXT];
 
     if (c->server || c->memory) /* The others' way to us, or what they were told. */
@@ -264,6 +273,7 @@ const struct rdzv_backend_ops c10d_ops = {
     .own_addr = own_addr,
     .other_connections = other_connections,
     .host = host,
+    .take_conn = take_conn,
     .serves = serves,
     .close = close_backend,
 };

@@ -41,6 +41,7 @@ struct c10d {
     /* owned: the connection for the state and the heartbeats */
     struct async_store *state;
     struct async_store *watcher; /* owned: the connection that waits for changes */
+    char local[IP_TEXT];         /* our end of the last connection to a server; or "" */
     bool up, connecting, can_watch, can_host, closing;
     unsigned reopened;   /* how often a connection broke while we opened */
     uint64_t open_by_ms; /* until when that is tried again; 0: not begun */
@@ -75,11 +76,13 @@ extern const struct rdzv_backend_ops c10d_ops;
  * then connects. */
 void c10d_host_decide(struct c10d *c);
 
-/* Another connection to the same store. cb may be NULL. */
+/* A connection to the store; without cb, another one, which is made when it is needed.
+ */
 int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
                     struct async_store **out, struct muster_error *err);
 
-/* c10d_drop() may be called at any time; NULL in *s is fine. */
+/* c10d_connect() opens the connection for the state, unless it is there, and puts the
+ * sentinel. c10d_drop() may be called at any time; NULL in *s is fine. */
 void c10d_connect(struct c10d *c);
 void c10d_drop(struct c10d *c, struct async_store **s);
 void c10d_describe(const struct c10d *c, const struct muster_error *err,

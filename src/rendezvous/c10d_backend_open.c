@@ -1,9 +1,10 @@
 /* c10d_backend_open.c - opening the c10d backend: its parameters, which process serves
  * its store, the connection for the state, and reconnecting when that broke.
  *
- * The steps: connect, put the sentinel under our key, and ask whether the server can
- * report changes and has a coordinator. The sentinel is put again each time, since a
- * server that was restarted starts empty. */
+ * The steps: connect, which also tells whether the server hosts runs. If so, that is
+ * all until somebody wants the state: a session may take the connection over. If not,
+ * put the sentinel under our key, and ask whether the server can report changes. The
+ * sentinel is put again each time, since a server that was restarted starts empty. */
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/py/text.h"
@@ -91,7 +92,7 @@ static void connected(struct c10d *c, int status, const struct muster_error *err
 
     (void)uv_timer_stop(&c->unbound_timer);
     c->connecting = false;
-    c->up = status == 0;
+    c->up = status == 0 && !(cb && c->can_host); /* Else the sentinel is not put yet. */
     if (status < 0)
         c10d_drop(c, &c->state);
     else
@@ -130,8 +131,7 @@ static void on_caps(void *ctx, int status, const struct c10d_reply *reply,
         return;
     }
     c->can_watch = reserved_caps_have(reply->value, "changed");
-    c->can_host = reserved_caps_have(reply->value, RESERVED_CAPS_RUN);
-    if (!c->can_host && reserved_caps_have(reply->value, RESERVED_CAPS_OLD)) {
+    if (reserved_caps_have(reply->value, RESERVED_CAPS_OLD)) {
         struct muster_error why;
 
         (void)err_set(&why, MUSTER_EPROTO,
@@ -169,7 +169,7 @@ static void on_sentinel_put(void *ctx, int status, const struct c10d_reply *repl
     (void)reply; /* Whichever node was first, the sentinel or a state is there now. */
     if (c->closing)
         return;
-    if (status < 0 || c->file || c->memory) {
+    if (status < 0 || c->file || c->memory || c->can_host) {
         connected(c, status, err);
         return;
     }
@@ -186,7 +186,7 @@ static void put_sentinel(struct c10d *c)
                                            on_sentinel_put, c, &err);
 
     if (rc < 0)
-        connected(c, rc, &err);
+        c10d_defer(c, rc, &err);
 }
 
 static void c10d_on_connected(void *ctx, int status, const struct muster_error *err)
@@ -198,9 +198,14 @@ static void c10d_on_connected(void *ctx, int status, const struct muster_error *
     if (status < 0) {
         c->open_by_ms = clock_mono_ms(); /* We tried until the time was up. */
         connected(c, status, err);
-    } else {
-        put_sentinel(c);
+        return;
     }
+    (void)snprintf(c->local, sizeof c->local, "%s", store_client_local(c->state));
+    c->can_host = c->can_watch = store_client_runs(c->state);
+    if (c->can_host && c->on_open)
+        connected(c, 0, NULL);
+    else
+        put_sentinel(c);
 }
 
 void c10d_connect(struct c10d *c)
@@ -208,8 +213,12 @@ void c10d_connect(struct c10d *c)
     struct muster_error err;
     int rc;
 
-    assert(!c->state && !c->connecting);
+    assert(!c->connecting);
     c->connecting = true;
+    if (c->state) {
+        put_sentinel(c);
+        return;
+    }
     if (!c->open_by_ms)
         c->open_by_ms = clock_mono_ms() + c->read_ms;
     /* The first time the host may not have started yet, so keep trying; later it was
@@ -266,13 +275,6 @@ static void name_store(struct c10d *c)
                        c->at.host, (int)c->at.port);
 }
 
-static void ignore_open(void *ctx, int status, const struct muster_error *err)
-{
-    (void)ctx;
-    (void)status;
-    (void)err;
-}
-
 int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
                     struct async_store **out, struct muster_error *err)
 {
@@ -283,6 +285,8 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
         .port = (uint16_t)c->at.port,
         .timeout_ms = c->read_ms,
         .once = once,
+        .ask_runs = cb != NULL,
+        .lazy = cb == NULL,
         .auth = c->auth,
         .log = c->log,
     };
@@ -291,7 +295,7 @@ int c10d_open_store(struct c10d *c, bool once, store_open_cb cb, void *ctx,
         return store_file_open(c->base.loop, c->path, -1, out, err);
     if (c->memory)
         return c->memory->ops->clone(c->memory, out, err);
-    return store_client_open(c->base.loop, &opts, cb ? cb : ignore_open, ctx, out, err);
+    return store_client_open(c->base.loop, &opts, cb, ctx, out, err);
 }
 
 static int serve(struct c10d *c, struct muster_error *err)

@@ -11,6 +11,7 @@
 #include "loop/clock.h"
 #include "rendezvous/core/state_pickle.h"
 #include "rendezvous/dynamic_int.h"
+#include "store/connect.h"
 #include "store/core/reserved.h"
 #include "store/server.h"
 #include <inttypes.h>
@@ -264,7 +265,7 @@ static void dynamic_join(struct handler_base *s)
         handler_feed_error(s, LIFE_REFUSED, &err);
         return;
     }
-    if (first)
+    if (first && !d->member) /* The run compares those of its nodes. */
         dynamic_settings(d);
     d->runs = (struct other_runs){ .at_ms = MONO_NEVER };
     ask_others_soon(d);
@@ -600,6 +601,7 @@ bool dynamic_be_member(struct dynamic_handler *d)
         return false;
     opts.host = at.host;
     opts.port = at.port;
+    opts.conn = ops->take_conn(d->backend);
     opts.serves = ops->serves && ops->serves(d->backend) != NULL;
     if (opts.serves) /* The others see where they come from; we are here. */
         opts.where = !d->self.resolves && ops->own_addr &&
@@ -610,6 +612,8 @@ bool dynamic_be_member(struct dynamic_handler *d)
         0) {
         log_line(d->log, LOG_WARN, AT_RENDEZVOUS,
                  "run '%s': joining without its host: %s", d->params.run_id, err.text);
+        if (opts.conn)
+            store_conn_close(opts.conn);
         return false;
     }
     return true;

@@ -236,8 +236,6 @@ static void on_settings(void *ctx, int status, const struct c10d_reply *reply,
     if (status < 0 || d->settings_notified)
         return;
     other_nnodes = rdzv_settings_nnodes_differ(&d->settings, reply->value);
-    if (d->member && other_nnodes)
-        return; /* The coordinator refuses the join and says why. */
     if (rdzv_settings_compare(&d->settings, reply->value, &why) == 0)
         return;
     d->settings_notified = true;

@@ -14,6 +14,7 @@
 #include "rendezvous/core/seat_round.h"
 
 struct session;
+struct store_conn;
 
 /* Called with JOINED, REFUSED, DONE and NEWS, as in cas_node.h; borrowed for the call.
  * Always from the loop, never from inside a call of the functions below. */
@@ -31,9 +32,10 @@ struct seat_opts {
     struct auth *auth;      /* the job's secret, or NULL */
     const char *host;       /* where the store is */
     uint16_t port;
-    bool serves;           /* this process serves it */
-    const char *where;     /* the address of this machine, for the record; or NULL */
-    const struct log *log; /* borrowed, may be NULL */
+    struct store_conn *conn; /* a connection to it, or NULL; owned once it is open */
+    bool serves;             /* this process serves it */
+    const char *where;       /* the address of this machine, for the record; or NULL */
+    const struct log *log;   /* borrowed, may be NULL */
     rdzv_notify_cb cb;
     void *ctx;
 };

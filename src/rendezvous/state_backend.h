@@ -17,6 +17,7 @@
 #include "store/async_store.h"
 
 struct rdzv_backend;
+struct store_conn;
 struct store_server;
 
 typedef void (*rdzv_open_cb)(void *ctx, int status, const struct muster_error *err);
@@ -87,6 +88,9 @@ struct rdzv_backend_ops {
     /* Where a store of ours hosts runs, so that nodes need not read and write the state
      * themselves. Returns false if the store does not. May be NULL. */
     bool (*host)(const struct rdzv_backend *b, struct rdzv_host *out);
+    /* The connection over which open() has found that out, for the caller to own; NULL
+     * if it was taken before. NULL if host is. */
+    struct store_conn *(*take_conn)(struct rdzv_backend *b);
     /* That store if it is in this process, else NULL. May be NULL. */
     const struct store_server *(*serves)(const struct rdzv_backend *b);
 

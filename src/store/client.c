@@ -90,6 +90,7 @@ struct client {
     struct connector *connector; /* owned, while connecting */
     struct store_conn *conn;     /* owned, while ready */
     char peer[ADDRESS_TEXT], local[IP_TEXT];
+    bool runs;
     struct muster_error why; /* why it is broken */
 
     struct call_list queued, asked, unwritten;
@@ -718,6 +719,7 @@ static void client_on_connected(void *ctx, struct store_conn *conn,
         conn->tcp.data = c;
         memcpy(c->peer, conn->peer, sizeof c->peer);
         memcpy(c->local, conn->local, sizeof c->local);
+        c->runs = conn->runs;
         (void)client_start_reading(c);
     } else {
         c->state = CLIENT_BROKEN;
@@ -734,6 +736,20 @@ static void client_run_later(void *ctx)
     client_run(ctx);
 }
 
+static int client_connect(struct client *c, struct muster_error *err)
+{
+    const struct connect_opts target = { .host = c->host,
+                                         .port = c->opts.port,
+                                         .timeout_ms = c->opts.timeout_ms,
+                                         .once = c->opts.once,
+                                         .ask_runs = c->opts.ask_runs,
+                                         .auth = c->opts.auth,
+                                         .log = c->opts.log };
+
+    return connect_start(c->base.loop, &target, client_on_connected, c, &c->connector,
+                         err);
+}
+
 static int client_call(struct async_store *s, const struct c10d_request *req,
                        unsigned flags, uint64_t timeout_ms, async_store_cb cb,
                        void *ctx, struct muster_error *err)
@@ -744,7 +760,14 @@ static int client_call(struct async_store *s, const struct c10d_request *req,
     if (c->calls >= MAX_CALLS)
         return err_set(err, MUSTER_EFULL, "%s: %zu calls are pending", c->name,
                        c->calls);
-    const int rc = wire_call_new(c, req, flags, &call, err);
+    int rc = wire_call_new(c, req, flags, &call, err);
+    if (rc == 0 && c->state == CLIENT_CONNECTING && !c->connector) {
+        rc = client_connect(c, err);
+        if (rc < 0) {
+            buf_fini(&call->bytes);
+            call_free(&call->base);
+        }
+    }
     if (rc < 0)
         return rc;
     call_begin(&call->base, flags, timeout_ms, cb, ctx);
@@ -807,27 +830,21 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
 {
     struct client *c = mem_calloc(1, sizeof *c);
     char *host = mem_strdup(opts->host);
-    const struct connect_opts target = { .host = opts->host,
-                                         .port = opts->port,
-                                         .timeout_ms = opts->timeout_ms,
-                                         .once = opts->once,
-                                         .auth = opts->auth,
-                                         .log = opts->log };
-    int rc;
 
-    if (!c || !host)
-        rc = err_nomem(err);
-    else
-        rc = connect_start(loop, &target, client_on_connected, c, &c->connector, err);
-    if (rc < 0) {
+    if (!c || !host) {
         mem_free(c);
         mem_free(host);
-        return rc;
+        return err_nomem(err);
     }
     c->base = (struct async_store){ &client_ops, loop, c->name, .ordered = true };
     c->host = host;
     c->opts = *opts;
     c->opts.host = host;
+    if (!opts->lazy && client_connect(c, err) < 0) {
+        mem_free(c);
+        mem_free(host);
+        return MUSTER_ENOMEM;
+    }
     c->opts.auth = auth_ref(opts->auth);
     (void)snprintf(c->name, sizeof c->name, "tcp://");
     endpoint_text(host, opts->port, c->name + 6);
@@ -854,4 +871,25 @@ const char *store_client_local(const struct async_store *s)
     const struct client *c = tcp_client(s);
 
     return c->local[0] ? c->local : NULL;
+}
+
+bool store_client_runs(const struct async_store *s)
+{
+    return tcp_client(s)->runs;
+}
+
+struct store_conn *store_client_take(struct async_store *s)
+{
+    struct client *c = (struct client *)s;
+    struct store_conn *conn = c->conn;
+
+    assert(s->ops == &client_ops);
+    if (c->state != CLIENT_READY || c->calls || c->busy)
+        return NULL;
+    (void)uv_read_stop((uv_stream_t *)&conn->tcp);
+    conn->tcp.data = NULL;
+    c->conn = NULL;
+    c->state = CLIENT_BROKEN;
+    (void)err_set(&c->why, MUSTER_ECONN, "%s: its connection was taken", c->name);
+    return conn;
 }

@@ -11,12 +11,16 @@
 #include "base/log.h"
 #include "store/async_store.h"
 
+struct store_conn;
+
 struct store_client_opts {
     const char *host; /* name or numeric, without brackets; copied */
     uint16_t port;
     uint64_t timeout_ms;   /* to connect, with the handshake; like torch, retries with a
                               growing pause until then */
     bool once;             /* do not retry: report why the first round failed */
+    bool ask_runs;         /* ask whether it hosts runs: store_client_runs() */
+    bool lazy;             /* connect with the first call; open's cb never comes */
     bool raw_keys;         /* do not put "/" before keys */
     struct auth *auth;     /* the job's secret, or NULL */
     const struct log *log; /* borrowed, may be NULL */
@@ -33,5 +37,12 @@ int store_client_open(uv_loop_t *loop, const struct store_client_opts *opts,
 
 /* The numeric address of our end; NULL before it is connected. */
 const char *store_client_local(const struct async_store *s);
+
+/* Whether it hosts runs, as it said when it was opened with ask_runs. */
+bool store_client_runs(const struct async_store *s);
+
+/* Takes the connection from a store without calls under way, which can only be closed
+ * then. The caller owns it; NULL: there is none. */
+struct store_conn *store_client_take(struct async_store *s);
 
 #endif

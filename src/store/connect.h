@@ -20,7 +20,8 @@ struct connect_opts {
     const char *host; /* copied */
     uint16_t port;
     uint64_t timeout_ms;
-    bool once;         /* one round of attempts only */
+    bool once;     /* one round of attempts only */
+    bool ask_runs; /* ask with the greeting whether it hosts runs: store_conn.runs */
     struct auth *auth; /* the job's secret, which both sides prove; or NULL */
     /* For callers that read and write an encrypted connection themselves: if not NULL,
      * its socket and encryption are put here before the callback comes, without conn
@@ -35,7 +36,9 @@ struct connect_opts {
 struct store_conn {
     uv_tcp_t tcp; /* first; .data is the owner's */
     char peer[ADDRESS_TEXT];
+    char ip[IP_TEXT];    /* of the peer; "" if it cannot be dialled by that alone */
     char local[IP_TEXT]; /* our end */
+    bool runs; /* with ask_runs: a store of ours that hosts runs (RESERVED_RUN) */
 };
 
 struct connector;

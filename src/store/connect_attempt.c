@@ -5,11 +5,11 @@
  *
  *   without a secret          we --> VALIDATE, PING(nonce)
  *                             it <-- the nonce: it is a store
- *   PyTorch 2.2 to 2.4        we --> VALIDATE, GETNUMKEYS
- *                             it <-- a number below 2^32
- *   with a secret             we --> VALIDATE, PING, CHECK(caps), OPEN
- *                             it <-- the nonce, 0 (it is ours), CHALLENGE with its
- * proof we --> ANSWER with ours; nothing is left to wait for with --encrypt both:
+ *   with ask_runs             we --> behind PING, or behind ANSWER: CHECK(the runs'
+ * key) it <-- 0 if it hosts runs; torch's has no such key PyTorch 2.2 to 2.4        we
+ * --> VALIDATE, GETNUMKEYS it <-- a number below 2^32 with a secret             we -->
+ * VALIDATE, PING, CHECK(caps), OPEN it <-- the nonce, 0 (it is ours), CHALLENGE with
+ * its proof we --> ANSWER with ours; nothing is left to wait for with --encrypt both:
  * TLS 1.3 with a key made from the handshake with --token-optional     OPEN waits for
  * the answer to CHECK, since the store may be torch's, which is used without a proof
  * then
@@ -36,8 +36,9 @@
  *   - A connection to ourselves is a refusal: without a listener, TCP may connect a
  *     socket to its own port.
  *   - An encrypted connection looks like a plain one to callers: a tls_pipe stands
- *     between, and VALIDATE has been sent inside already. Only the relay takes the
- *     encryption itself (connect_opts.tls). */
+ *     between, and VALIDATE has been sent inside already. The attempt goes on with one
+ *     end of a socket pair in place of its socket. Only the relay takes the encryption
+ *     itself (connect_opts.tls). */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <netinet/in.h>
@@ -57,8 +58,8 @@
 #include "store/core/reserved.h"
 #include "store/core/wire.h"
 
-#define MUNGE_MS   5000u /* for its daemon to answer */
-#define PROOF_ROOM 512u  /* for one read; only messages with munge are longer */
+#define MUNGE_MS  5000u /* for its daemon to answer */
+#define READ_ROOM 512u  /* for one read; only messages with munge are longer */
 
 /* The handshake of an attempt with a secret. */
 struct attempt_proof {
@@ -69,24 +70,25 @@ struct attempt_proof {
     uint8_t nonce[AUTH_NONCE];
     uint8_t *challenge; /* owned; the message that the credential came in */
     size_t challenge_size;
-    bool opened;  /* OPEN is sent */
-    bool greeted; /* PING and the CHECK for a store of ours are answered */
-    struct buf in, out;
+    bool opened; /* OPEN is sent */
 };
+
+/* What the next bytes answer. */
+enum attempt_stage { AT_GREETING, AT_PROOF, AT_RUNS };
 
 struct attempt {
     struct store_conn conn; /* first: it becomes the caller's */
     uv_connect_t connect;
-    uv_write_t write;
     attempt_cb cb; /* NULL once it is over */
     void *ctx;     /* borrowed */
     bool connected;
+    bool ask_runs;
     enum greeting greeting;
+    enum attempt_stage stage;
     uint32_t nonce;
+    int plain; /* encrypted: our end of the socket pair, until it is opened; or -1 */
     struct attempt_proof *proof; /* owned, or NULL */
-    uint8_t hello[10];
-    uint8_t answer[16]; /* longer than the answer, to notice surplus bytes */
-    size_t got;
+    struct buf in, out;
 };
 
 static void proof_free(struct attempt *a)
@@ -95,8 +97,6 @@ static void proof_free(struct attempt *a)
         return;
     blocking_call_cancel(a->proof->munging);
     auth_unref(a->proof->auth);
-    buf_fini(&a->proof->in);
-    buf_fini(&a->proof->out);
     mem_free(a->proof->challenge);
     mem_free(a->proof);
     a->proof = NULL;
@@ -106,6 +106,10 @@ static void attempt_on_closed(uv_handle_t *handle)
 {
     struct attempt *a = CONTAINER_OF(handle, struct attempt, conn.tcp);
 
+    if (a->plain >= 0)
+        (void)close(a->plain);
+    buf_fini(&a->in);
+    buf_fini(&a->out);
     proof_free(a);
     mem_free(a);
 }
@@ -178,21 +182,46 @@ static void set_socket_options(struct attempt *a)
 static void attempt_succeed(struct attempt *a)
 {
     const attempt_cb cb = a->cb;
-    struct sockaddr_storage local = { 0 };
-    int len = sizeof local;
-    uint8_t ip[16];
 
     (void)uv_read_stop((uv_stream_t *)&a->conn.tcp);
-    if (uv_tcp_getsockname(&a->conn.tcp, (struct sockaddr *)&local, &len) == 0 &&
-        ip_of_sockaddr((struct sockaddr *)&local, ip))
-        ip_text(ip, a->conn.local);
     a->cb = NULL;
     a->conn.tcp.data = NULL;
+    buf_fini(&a->in);
+    buf_fini(&a->out);
     proof_free(a);
     cb(a->ctx, a, &a->conn, 0, NULL);
 }
 
-static void attempt_check_answer(struct attempt *a);
+/* Sends what has gathered, in one write. False: it failed, and so did the attempt. */
+static bool attempt_send_out(struct attempt *a, const char *doing)
+{
+    struct buf *out = &a->out;
+    uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(out), (unsigned)buf_len(out));
+    /* It fits into any socket's buffer, so it is sent whole. */
+    const int rc = b.len ? uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1) : 0;
+
+    if (rc != (int)b.len) {
+        attempt_fail_uv(a, doing, rc < 0 ? rc : UV_EAGAIN);
+        return false;
+    }
+    buf_clear(out);
+    return true;
+}
+
+static int put_check(struct buf *out, const char *key)
+{
+    struct c10d_request check = { .op = C10D_CHECK };
+    struct buf list;
+    int rc;
+
+    buf_init(&list, SIZE_MAX);
+    rc = c10d_list_add(&list, span_str(key));
+    check.list = (struct c10d_list){ buf_span(&list), 1 };
+    if (rc == 0)
+        rc = c10d_encode_request(out, &check, NULL);
+    buf_fini(&list);
+    return rc;
+}
 
 /* ---- The proof ---- */
 
@@ -204,29 +233,13 @@ static void attempt_fail_access(struct attempt *a, const char *why)
     attempt_fail(a, MUSTER_EACCES, text);
 }
 
-/* Sends the handshake's output. False: it failed, and so did the attempt. */
-static bool attempt_send_out(struct attempt *a)
-{
-    struct buf *out = &a->proof->out;
-    uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(out), (unsigned)buf_len(out));
-    /* It fits into any socket's buffer, so it is sent whole. */
-    const int rc = uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1);
-
-    if (rc != (int)b.len) {
-        attempt_fail_uv(a, "proving the job's secret: ", rc < 0 ? rc : UV_EAGAIN);
-        return false;
-    }
-    buf_clear(out);
-    return true;
-}
-
 static int put_proof(struct attempt *a, const uint8_t *bytes, size_t n)
 {
     const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
                                        .key = span_str(AUTH_KEY),
                                        .value = span_of(bytes, n) };
 
-    return c10d_encode_request(&a->proof->out, &push, NULL);
+    return c10d_encode_request(&a->out, &push, NULL);
 }
 
 static int attempt_put_open(struct attempt *a)
@@ -241,14 +254,58 @@ static int attempt_put_open(struct attempt *a)
                                       span_str(p->auth->name), out));
 }
 
-/* A tls_pipe carries the encrypted connection, so that nobody else needs to know of it:
- * the caller gets one end of a socket pair, on which the protocol starts again. */
-static void encrypt(struct attempt *a)
+static void attempt_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf);
+static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf);
+
+/* Both sides have proven themselves: sends what is left, and, if the caller wants to
+ * know it, asks whether the store hosts runs. */
+static void attempt_proven(struct attempt *a)
+{
+    a->stage = AT_RUNS;
+    if (a->ask_runs && put_check(&a->out, RESERVED_RUN) < 0)
+        attempt_fail_uv(a, "", UV_ENOMEM);
+    else if (attempt_send_out(a, "proving the job's secret: ") && !a->ask_runs)
+        attempt_succeed(a);
+}
+
+/* The attempt's own socket is closed, and its copy is in the tls_pipe. */
+static void attempt_on_encrypted(uv_handle_t *handle)
 {
     static const uint8_t validate[] = { C10D_VALIDATE, 0xce, 0xf7, 0x85, 0x3c };
+    struct attempt *a = CONTAINER_OF(handle, struct attempt, conn.tcp);
+    uv_loop_t *loop = handle->loop;
+    int rc;
+
+    if (!a->cb || uv_tcp_init(loop, &a->conn.tcp) < 0) {
+        const attempt_cb cb = a->cb;
+
+        if (cb)
+            cb(a->ctx, a, NULL, MUSTER_ENOMEM, "out of memory");
+        attempt_on_closed(handle);
+        return;
+    }
+    a->conn.tcp.data = a;
+    rc = uv_tcp_open(&a->conn.tcp, a->plain);
+    if (rc == 0) {
+        a->plain = -1;
+        rc = uv_read_start((uv_stream_t *)&a->conn.tcp, attempt_on_alloc,
+                           attempt_on_read);
+    }
+    if (rc == 0 && buf_append(&a->out, validate, sizeof validate) < 0)
+        rc = UV_ENOMEM;
+    if (rc < 0)
+        attempt_fail_uv(a, "encrypting: ", rc);
+    else
+        attempt_proven(a);
+}
+
+/* A tls_pipe carries the encrypted connection, so that nobody else needs to know of it:
+ * the attempt goes on with one end of a socket pair, on which the protocol starts
+ * again. */
+static void encrypt(struct attempt *a)
+{
     struct attempt_proof *p = a->proof;
     const attempt_cb cb = a->cb;
-    struct attempt *plain = mem_calloc(1, sizeof *plain);
     struct muster_error err = { 0 };
     struct tls *tls = NULL;
     uint8_t key[AUTH_SECRET];
@@ -258,38 +315,22 @@ static void encrypt(struct attempt *a)
     auth_session_key(&p->side, &p->auth->settings, key);
     if (uv_fileno((uv_handle_t *)&a->conn.tcp, &own) == 0)
         fd = fcntl(own, F_DUPFD_CLOEXEC, 3);
-    if (fd >= 0 && p->opts.tls) {
-        if (tls_new(false, fd, key, &tls, &err) < 0)
-            goto fail;
-        mem_free(plain);
+    if (fd < 0 || tls_new(false, fd, key, &tls, &err) < 0)
+        goto fail;
+    if (p->opts.tls) {
         *p->opts.tls = tls;
         *p->opts.tls_fd = fd;
         attempt_stop(a);
         cb(a->ctx, a, NULL, 0, NULL);
         return;
     }
-    if (!plain || fd < 0 || tls_new(false, fd, key, &tls, &err) < 0 ||
-        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0 ||
-        write(ends[0], validate, sizeof validate) != (ssize_t)sizeof validate ||
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0 ||
         tls_pipe_open(a->conn.tcp.loop, ends[1], fd, tls, &err) < 0)
         goto fail;
-    ends[1] = fd = -1; /* The pipe owns them now. */
-    tls = NULL;
-    if (uv_tcp_init(a->conn.tcp.loop, &plain->conn.tcp) < 0)
-        goto fail;
-    if (uv_tcp_open(&plain->conn.tcp, ends[0]) < 0) {
-        uv_close((uv_handle_t *)&plain->conn.tcp, attempt_on_closed);
-        plain = NULL;
-        goto fail;
-    }
-    memcpy(plain->conn.peer, a->conn.peer, sizeof plain->conn.peer);
-    memcpy(plain->conn.local, a->conn.local, sizeof plain->conn.local);
-    (void)uv_read_stop((uv_stream_t *)&a->conn.tcp);
-    attempt_stop(a);
-    cb(a->ctx, a, &plain->conn, 0, NULL);
+    a->plain = ends[0];
+    uv_close((uv_handle_t *)&a->conn.tcp, attempt_on_encrypted);
     return;
 fail:
-    mem_free(plain);
     tls_end(tls);
     for (int i = 0; i < 2; i++)
         if (ends[i] >= 0)
@@ -315,22 +356,21 @@ static void attempt_answer(struct attempt *a, const struct auth_message *m,
     rc = auth_client_answer(&p->side, &p->auth->settings, m, bytes,
                             p->auth->addresses[0], p->auth->address_count, out, &n,
                             &err);
-    if (rc == 0 && buf_len(&p->in))
+    if (rc == 0 && buf_len(&a->in))
         rc = err_set(&err, MUSTER_EACCES, "it sent a handshake message out of turn");
     if (n && put_proof(a, out, n) < 0) {
         attempt_fail_uv(a, "", UV_ENOMEM);
     } else if (rc < 0) { /* Send the reason, so that the server can log it, too. */
-        uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(&p->out),
-                                 (unsigned)buf_len(&p->out));
+        uv_buf_t b = uv_buf_init((char *)(uintptr_t)buf_data(&a->out),
+                                 (unsigned)buf_len(&a->out));
 
         if (b.len)
             (void)uv_try_write((uv_stream_t *)&a->conn.tcp, &b, 1);
         attempt_fail_access(a, err.text);
-    } else if (attempt_send_out(a)) {
-        if (p->auth->settings.flags & AUTH_ENCRYPT)
-            encrypt(a);
-        else
-            attempt_succeed(a);
+    } else if (!(p->auth->settings.flags & AUTH_ENCRYPT)) {
+        attempt_proven(a);
+    } else if (attempt_send_out(a, "proving the job's secret: ")) {
+        encrypt(a);
     }
 }
 
@@ -407,12 +447,12 @@ static void attempt_on_greeted(struct attempt *a, bool is_ours)
 {
     struct attempt_proof *p = a->proof;
 
-    p->greeted = true;
+    a->stage = AT_PROOF;
     if (is_ours && !p->opened) {
         if (attempt_put_open(a) < 0)
             attempt_fail_uv(a, "", UV_ENOMEM);
         else
-            (void)attempt_send_out(a);
+            (void)attempt_send_out(a, "proving the job's secret: ");
     } else if (!is_ours && p->auth->optional) {
         attempt_succeed(a);
     } else if (!is_ours) {
@@ -422,72 +462,36 @@ static void attempt_on_greeted(struct attempt *a, bool is_ours)
     }
 }
 
-/* True if there may be more input to look at. */
-static bool attempt_take_greeting(struct attempt *a)
-{
-    struct attempt_proof *p = a->proof;
-    const uint8_t *in = buf_data(&p->in);
-    bool is_ours;
-
-    if (buf_len(&p->in) < 5)
-        return false;
-    if (get_u32(in) != a->nonce) {
-        memcpy(a->answer, in, 5);
-        a->got = 5;
-        proof_free(a);
-        attempt_check_answer(a);
-        return false;
-    }
-    is_ours = in[4] == 0;
-    buf_consume(&p->in, 5);
-    attempt_on_greeted(a, is_ours);
-    return a->cb != NULL;
-}
-
 static void attempt_on_proof(struct attempt *a)
 {
-    struct attempt_proof *p = a->proof;
     uint8_t bytes[AUTH_MESSAGE];
     uint64_t n;
 
-    if (!p->greeted && !attempt_take_greeting(a))
+    if (buf_len(&a->in) < 8)
         return;
-    if (buf_len(&p->in) < 8)
-        return;
-    n = get_u64(buf_data(&p->in));
+    n = get_u64(buf_data(&a->in));
     if (n > AUTH_MESSAGE) {
         attempt_fail_access(a, "its handshake message is too long");
         return;
     }
-    if (buf_len(&p->in) < 8 + n)
+    if (buf_len(&a->in) < 8 + n)
         return;
-    memcpy(bytes, buf_data(&p->in) + 8, (size_t)n);
-    buf_consume(&p->in, 8 + (size_t)n);
+    memcpy(bytes, buf_data(&a->in) + 8, (size_t)n);
+    buf_consume(&a->in, 8 + (size_t)n);
     attempt_on_message(a, span_of(bytes, (size_t)n));
 }
 
-/* Whether the answer may be a store's number of keys. */
-static bool is_num_keys(const struct attempt *a)
-{
-    return a->greeting == GREET_NUM_KEYS && a->got == 8 &&
-           get_u64(a->answer) < (UINT64_C(1) << 32);
-}
+/* ---- The greeting ---- */
 
-/* Checks whether the peer's answer to the greeting is that of a store. */
-static void attempt_check_answer(struct attempt *a)
+static void attempt_not_a_store(struct attempt *a)
 {
+    const uint32_t got = get_u32(buf_data(&a->in));
     char why[300];
-    const uint32_t got = get_u32(a->answer);
-    const bool right = a->greeting == GREET_PING && got == a->nonce;
 
-    if (is_num_keys(a) || (right && a->got == 4)) {
-        attempt_succeed(a);
-        return;
-    }
-    if (right)
+    if (a->greeting == GREET_PING && got == a->nonce)
         (void)snprintf(why, sizeof why, "%s: it sent more than the answer to PING",
                        a->conn.peer);
-    else if (memcmp(a->answer, "HTTP", 4) == 0)
+    else if (memcmp(buf_data(&a->in), "HTTP", 4) == 0)
         (void)snprintf(why, sizeof why, "%s: a web server answers there", a->conn.peer);
     else if (a->greeting == GREET_NUM_KEYS)
         (void)snprintf(why, sizeof why, "%s: what answers there is not a store",
@@ -500,19 +504,60 @@ static void attempt_check_answer(struct attempt *a)
     attempt_fail(a, MUSTER_ENOTSTORE, why);
 }
 
+/* The number of keys is below 2^32; and whoever repeats the nonce is a store. */
+static void attempt_on_greeting(struct attempt *a)
+{
+    const bool ping = a->greeting == GREET_PING;
+    const uint8_t *in = buf_data(&a->in);
+    const size_t got = buf_len(&a->in);
+    const size_t first = ping ? 4 : 8, want = first + (a->proof || a->ask_runs);
+
+    if (got < 4)
+        return;
+    if (ping ? get_u32(in) != a->nonce
+             : got >= 8 && get_u64(in) >= (UINT64_C(1) << 32)) {
+        attempt_not_a_store(a);
+    } else if (got > want && !a->proof) {
+        attempt_not_a_store(a);
+    } else if (got >= want && a->proof) {
+        const bool is_ours = in[first] == 0;
+
+        buf_consume(&a->in, want);
+        attempt_on_greeted(a, is_ours);
+        if (a->cb)
+            attempt_on_proof(a);
+    } else if (got == want) {
+        a->conn.runs = want > first && in[first] == 0;
+        attempt_succeed(a);
+    }
+}
+
+static void attempt_on_bytes(struct attempt *a)
+{
+    switch (a->stage) {
+    case AT_GREETING:
+        attempt_on_greeting(a);
+        return;
+    case AT_PROOF:
+        attempt_on_proof(a);
+        return;
+    case AT_RUNS:
+        a->conn.runs = buf_data(&a->in)[0] == 0;
+        if (buf_len(&a->in) == 1)
+            attempt_succeed(a);
+        else
+            attempt_on_proof(a); /* It says why it refuses our proof. */
+        return;
+    }
+}
+
 static void attempt_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 {
     struct attempt *a = handle->data;
+    uint8_t *room = buf_room(&a->in, READ_ROOM);
 
     (void)suggested;
-    if (a->proof) {
-        uint8_t *room = buf_room(&a->proof->in, PROOF_ROOM);
-
-        *buf = uv_buf_init((char *)room, room ? PROOF_ROOM : 0);
-        return;
-    }
-    *buf =
-        uv_buf_init((char *)a->answer + a->got, (unsigned)(sizeof a->answer - a->got));
+    *buf = uv_buf_init((char *)room, room ? READ_ROOM : 0);
 }
 
 static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
@@ -521,21 +566,13 @@ static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *
     char why[200];
 
     (void)buf;
-    if (!a->cb)
+    if (!a->cb || nread == 0)
         return;
-    if (nread > 0 && a->proof) {
-        buf_commit(&a->proof->in, (size_t)nread);
-        attempt_on_proof(a);
-        return;
-    }
     if (nread > 0) {
-        a->got += (size_t)nread;
-        if (a->got >= (a->greeting == GREET_PING ? 4 : 8))
-            attempt_check_answer(a);
+        buf_commit(&a->in, (size_t)nread);
+        attempt_on_bytes(a);
         return;
     }
-    if (nread == 0)
-        return;
     (void)snprintf(why, sizeof why,
                    "%s: accepted the connection and closed it without an answer: %s",
                    a->conn.peer,
@@ -543,64 +580,60 @@ static void attempt_on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *
     attempt_fail(a, MUSTER_EHANGUP, why);
 }
 
-/* If the peer is gone, the pending read reports it with the reason. */
-static void attempt_on_written(uv_write_t *write, int status)
+/* With --token-optional, OPEN waits for the answer to CHECK, since the store may be
+ * torch's. Without it such a store is refused anyway, so OPEN need not wait. */
+static int put_greeting(struct attempt *a)
 {
-    (void)write;
-    (void)status;
+    const bool ping = a->greeting == GREET_PING;
+    uint8_t hello[10];
+    int rc;
+
+    hello[0] = C10D_VALIDATE;
+    put_u32(hello + 1, C10D_MAGIC);
+    hello[5] = ping ? C10D_PING : C10D_GETNUMKEYS;
+    put_u32(hello + 6, a->nonce);
+    rc = buf_append(&a->out, hello, ping ? 10 : 6);
+    if (rc == 0 && a->proof)
+        rc = put_check(&a->out, RESERVED_CAPS);
+    else if (rc == 0 && a->ask_runs)
+        rc = put_check(&a->out, RESERVED_RUN);
+    if (rc == 0 && a->proof && !a->proof->auth->optional)
+        rc = attempt_put_open(a);
+    return rc;
 }
 
 static void attempt_greet(struct attempt *a)
 {
-    const bool ping = a->greeting == GREET_PING;
-    uv_buf_t buf = uv_buf_init((char *)a->hello, ping ? 10 : 6);
-    int rc;
+    int rc =
+        uv_read_start((uv_stream_t *)&a->conn.tcp, attempt_on_alloc, attempt_on_read);
 
-    a->hello[0] = C10D_VALIDATE;
-    put_u32(a->hello + 1, C10D_MAGIC);
-    a->hello[5] = ping ? C10D_PING : C10D_GETNUMKEYS;
-    put_u32(a->hello + 6, a->nonce);
-    rc = uv_read_start((uv_stream_t *)&a->conn.tcp, attempt_on_alloc, attempt_on_read);
-    if (rc == 0 && a->proof) {
-        const struct span caps = span_str(RESERVED_CAPS);
-        struct c10d_request check = { .op = C10D_CHECK };
-        struct buf list;
-
-        buf_init(&list, SIZE_MAX);
-        if (c10d_list_add(&list, caps) < 0)
-            rc = UV_ENOMEM;
-        check.list = (struct c10d_list){ buf_span(&list), 1 };
-        if (rc == 0 && (buf_append(&a->proof->out, a->hello, 10) < 0 ||
-                        c10d_encode_request(&a->proof->out, &check, NULL) < 0))
-            rc = UV_ENOMEM;
-        buf_fini(&list);
-        /* With --token-optional, wait for the answer to CHECK, since the store may be
-         * torch's. Without it such a store is refused anyway, so OPEN need not wait. */
-        if (rc == 0 && !a->proof->auth->optional && attempt_put_open(a) < 0)
-            rc = UV_ENOMEM;
-        if (rc == 0) {
-            (void)attempt_send_out(a);
-            return;
-        }
-    }
-    if (rc == 0)
-        rc = uv_write(&a->write, (uv_stream_t *)&a->conn.tcp, &buf, 1,
-                      attempt_on_written);
+    if (rc == 0 && put_greeting(a) < 0)
+        rc = UV_ENOMEM;
     if (rc < 0)
         attempt_fail_uv(a, "sending the greeting: ", rc);
+    else
+        (void)attempt_send_out(a, "sending the greeting: ");
 }
 
-/* If nothing listens on the port, and our own end happens to get that port, TCP
- * connects us to ourselves. */
-static bool is_self(const struct attempt *a)
+/* Notes the addresses of both ends. If nothing listens on the port, and our own end
+ * happens to get that port, TCP connects us to ourselves: false. */
+static bool note_ends(struct attempt *a)
 {
     struct sockaddr_storage local = { 0 }, peer = { 0 };
     int local_len = sizeof local, peer_len = sizeof peer;
+    uint8_t ip[16];
 
-    return uv_tcp_getsockname(&a->conn.tcp, (struct sockaddr *)&local, &local_len) ==
-               0 &&
-           uv_tcp_getpeername(&a->conn.tcp, (struct sockaddr *)&peer, &peer_len) == 0 &&
-           local_len == peer_len && memcmp(&local, &peer, (size_t)local_len) == 0;
+    if (uv_tcp_getsockname(&a->conn.tcp, (struct sockaddr *)&local, &local_len) < 0 ||
+        uv_tcp_getpeername(&a->conn.tcp, (struct sockaddr *)&peer, &peer_len) < 0)
+        return true;
+    if (ip_of_sockaddr((struct sockaddr *)&local, ip))
+        ip_text(ip, a->conn.local);
+    /* An address that needs its interface cannot be dialled without it. */
+    if (ip_of_sockaddr((struct sockaddr *)&peer, ip) &&
+        (peer.ss_family != AF_INET6 ||
+         ((const struct sockaddr_in6 *)&peer)->sin6_scope_id == 0))
+        ip_text(ip, a->conn.ip);
+    return local_len != peer_len || memcmp(&local, &peer, (size_t)local_len) != 0;
 }
 
 static void attempt_on_connect(uv_connect_t *connect, int status)
@@ -613,7 +646,7 @@ static void attempt_on_connect(uv_connect_t *connect, int status)
         attempt_fail_uv(a, "", status);
         return;
     }
-    if (is_self(a)) {
+    if (!note_ends(a)) {
         attempt_fail_uv(a, "", UV_ECONNREFUSED);
         return;
     }
@@ -638,8 +671,6 @@ struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
         } else {
             a->proof->auth = auth_ref(opts->auth);
             a->proof->opts = *opts;
-            buf_init(&a->proof->in, 4 * AUTH_MESSAGE);
-            buf_init(&a->proof->out, 4 * AUTH_MESSAGE);
         }
     }
     if (!a) {
@@ -650,7 +681,11 @@ struct attempt *attempt_start(uv_loop_t *loop, const struct sockaddr *addr,
     a->cb = cb;
     a->ctx = ctx;
     a->greeting = greeting;
+    a->ask_runs = opts->ask_runs;
     a->nonce = nonce;
+    a->plain = -1;
+    buf_init(&a->in, 4 * AUTH_MESSAGE);
+    buf_init(&a->out, 4 * AUTH_MESSAGE);
     address_text(addr, a->conn.peer);
     rc = uv_tcp_init(loop, &a->conn.tcp);
     if (rc < 0) {

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "store/connect.h"
+#include "store/core/reserved.h"
 #include "store/core/wire.h"
 
 #define READ_ROOM 4096u
@@ -15,8 +16,8 @@
 struct push_session {
     struct push_session_cbs cbs;
     void *ctx;
-    const char *key; /* borrowed */
     size_t max;
+    bool ask_runs;
     struct connector *connector; /* owned, while connecting */
     struct store_conn *conn;     /* owned, once connected */
     struct buf in;
@@ -153,20 +154,33 @@ static void watch_socket(uv_tcp_t *tcp)
                          sizeof unacked_ms);
 }
 
+static int use_conn(struct push_session *s, struct store_conn *conn)
+{
+    s->conn = conn;
+    conn->tcp.data = s;
+    watch_socket(&conn->tcp);
+    return uv_read_start((uv_stream_t *)&conn->tcp, session_on_alloc, session_on_read);
+}
+
 static void session_on_connected(void *ctx, struct store_conn *conn,
                                  const struct muster_error *err)
 {
     struct push_session *s = ctx;
+    struct muster_error torch;
     int rc;
 
+    if (conn && s->ask_runs && !conn->runs) {
+        (void)err_set(&torch, MUSTER_ENOTSUP, "the store at %s hosts no runs",
+                      conn->peer);
+        store_conn_close(conn);
+        conn = NULL;
+        err = &torch;
+    }
     if (!conn) {
         down(s, err);
         return;
     }
-    s->conn = conn;
-    conn->tcp.data = s;
-    watch_socket(&conn->tcp);
-    rc = uv_read_start((uv_stream_t *)&conn->tcp, session_on_alloc, session_on_read);
+    rc = use_conn(s, conn);
     if (rc < 0) {
         broke(s, rc);
         return;
@@ -190,7 +204,7 @@ static void session_on_sent(uv_write_t *write, int status)
 bool push_session_send(struct push_session *s, struct span message)
 {
     const struct c10d_request push = { .op = C10D_QUEUE_PUSH,
-                                       .key = span_str(s->key),
+                                       .key = span_str(RESERVED_RUN),
                                        .value = message };
     struct sending *out;
     uv_buf_t b;
@@ -222,6 +236,7 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
                                          .port = opts->port,
                                          .timeout_ms = opts->timeout_ms,
                                          .once = true,
+                                         .ask_runs = opts->ask_runs,
                                          .auth = opts->auth,
                                          .log = opts->log };
     struct push_session *s = mem_calloc(1, sizeof *s);
@@ -231,12 +246,16 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
         return err_nomem(err);
     s->cbs = *cbs;
     s->ctx = ctx;
-    s->key = opts->key;
     s->max = opts->max;
+    s->ask_runs = opts->ask_runs;
     buf_init(&s->in, 4 * (opts->max + READ_ROOM));
-    rc = connect_start(loop, &target, session_on_connected, s, &s->connector, err);
+    if (opts->conn)
+        rc = use_conn(s, opts->conn) < 0 ? err_nomem(err) : 0;
+    else
+        rc = connect_start(loop, &target, session_on_connected, s, &s->connector, err);
     if (rc < 0) {
         s->connector = NULL;
+        s->conn = NULL;
         release(s);
         return rc;
     }
@@ -244,9 +263,9 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
     return 0;
 }
 
-const char *push_session_peer(const struct push_session *s)
+const char *push_session_ip(const struct push_session *s)
 {
-    return s->conn->peer;
+    return s->conn->ip;
 }
 
 void push_session_mute(struct push_session *s)

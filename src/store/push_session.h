@@ -1,6 +1,6 @@
-/* push_session.h - a connection to an extension of our store server, on which both
- * sides send messages. Ours are values of QUEUE_PUSH to a reserved key; each of the
- * server's follows a u64 length.
+/* push_session.h - a connection to the runs in our store server, on which both sides
+ * send messages. Ours are values of QUEUE_PUSH to RESERVED_RUN; each of the server's
+ * follows a u64 length.
  *
  * It connects once; the owner decides whether to try again. Callbacks never come from
  * inside a call, and none comes after close. */
@@ -17,7 +17,7 @@
 struct push_session;
 
 struct push_session_cbs {
-    void (*up)(void *ctx); /* connected: messages can be sent */
+    void (*up)(void *ctx); /* connected: messages can be sent; not with opts.conn */
     /* One whole message, borrowed for the call. False, with the reason, if it is not
      * valid; then down() follows. */
     bool (*msg)(void *ctx, struct span bytes, struct muster_error *err);
@@ -30,8 +30,11 @@ struct push_session_opts {
     const char *host; /* name or numeric, copied */
     uint16_t port;
     uint64_t timeout_ms;
+    /* A connection that is there already, instead of the four above: it is up at once,
+     * and belongs to the session, unless that cannot be opened. Or NULL. */
+    struct store_conn *conn;
+    bool ask_runs; /* it may be torch's store: down() comes with MUSTER_ENOTSUP then */
     struct auth *auth;     /* the job's secret, or NULL */
-    const char *key;       /* as on the wire; borrowed until close */
     size_t max;            /* bytes of one message, either way */
     const struct log *log; /* borrowed, may be NULL */
 };
@@ -45,8 +48,8 @@ int push_session_open(uv_loop_t *loop, const struct push_session_opts *opts,
  */
 bool push_session_send(struct push_session *s, struct span message);
 
-/* Where it is connected to, as "10.0.0.1:29400" or "[::1]:29400", once it is up. */
-const char *push_session_peer(const struct push_session *s);
+/* The numeric address of the server, once it is up; "" if a name is needed. */
+const char *push_session_ip(const struct push_session *s);
 
 /* No callback comes any more, but the connection stays open until it is closed, so that
  * the server does not notice yet. */

@@ -688,6 +688,25 @@ static void auth_send_secret(struct store_server *s, struct conn *c)
                  &(struct c10d_reply){ .op = C10D_GET, .value = span_str(words) });
 }
 
+static bool is_for_run(const struct c10d_request *req)
+{
+    struct c10d_list list = req->list;
+    struct span key;
+
+    return req->op == C10D_CHECK && list.count == 1 && c10d_list_next(&list, &key) &&
+           span_eq(key, span_str(RESERVED_RUN));
+}
+
+/* To whoever has proven nothing, the store hosts no runs. */
+static bool auth_hides_run(struct store_server *s, struct conn *c,
+                           const struct c10d_request *req)
+{
+    if (!is_for_run(req))
+        return false;
+    server_reply(s, c, &(struct c10d_reply){ .op = C10D_CHECK, .number = 1 });
+    return true;
+}
+
 /* A torchrun that tries to join sees this at the end of its traceback. The state that
  * it reads is a pickle, and ours names a module that does not exist: the import fails,
  * and Python prints the module's name. */
@@ -754,13 +773,14 @@ bool server_auth_worker_gate(struct store_server *s, struct conn *c,
         return false;
     if (req->op == C10D_GET && req->name.kind == RESERVED_IS_CAPS)
         auth_send_secret(s, c);
-    else if (req->op != C10D_CHECK && !refused_torch(s, c, req))
+    else if (!auth_hides_run(s, c, req) && req->op != C10D_CHECK &&
+             !refused_torch(s, c, req))
         auth_turn_away(
             s, c,
             "its %s was for a key of the agents: it comes from a machine of the "
             "job, but has not proven that it is one of the job's nodes",
             c10d_op_name(req->op));
-    return req->op != C10D_CHECK;
+    return req->op != C10D_CHECK || is_for_run(req);
 }
 
 bool server_auth_gate(struct store_server *s, struct conn *c,
@@ -783,6 +803,8 @@ bool server_auth_gate(struct store_server *s, struct conn *c,
         c->proof->ours = true;
         return false;
     }
+    if (auth_hides_run(s, c, req))
+        return true;
     if (server_auth_is_message(req)) {
         auth_on_message(s, c, req->value);
         return true;

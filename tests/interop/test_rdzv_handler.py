@@ -249,6 +249,19 @@ def test_other_settings_are_told(nodes):
     assert "different settings: --nnodes is 2 here, 2:3 there" in a.heard("turned node b away")
 
 
+def test_other_settings_that_do_no_harm_are_told(nodes):
+    """The node hears it from its run, and the host names the node."""
+    at = f"127.0.0.1:{free_port()}"
+    a = nodes(Node, at, nodes=(2, 2), addr="a")
+    a.tell("next")
+    a.heard("hosts the TCP store")
+    b = nodes(Node, at, nodes=(2, 2), addr="b", conf="join_timeout=300")
+    b.tell("next")
+    assert "join_timeout in ms is 300000 here, 600000 there" in b.heard("different settings")
+    assert "join_timeout in ms is 600000 here, 300000 there" in a.heard("node b:")
+    round_of(a, b)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs process namespaces")
 def test_equal_names_are_told_apart(nodes):
     """Two containers with one host name, each the only process in its namespace."""

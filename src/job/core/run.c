@@ -190,10 +190,11 @@ static int on_hello(struct run *r, const struct run_event *ev, struct run_fx *fx
 {
     const struct run_msg *m = ev->msg;
     struct run_session *s = sessions_find(&r->sessions, m->nonce);
-    struct muster_error why;
+    const bool lost = s && s->lost;
+    struct muster_error why = { 0 };
     int rc = 0;
 
-    if (s && s->lost) { /* That was decided; now it is somebody new. */
+    if (lost) { /* That was decided; now it is somebody new. */
         lose(r, ev, s, fx);
         s = sessions_find(&r->sessions, m->nonce);
     }
@@ -213,7 +214,15 @@ static int on_hello(struct run *r, const struct run_event *ev, struct run_fx *fx
         return 0;
     }
     s = sessions_meet(&r->sessions, m->nonce, ev->peer);
-    return s ? admit(r, ev, s, fx) : MUSTER_ENOMEM;
+    rc = s ? admit(r, ev, s, fx) : MUSTER_ENOMEM;
+    if (rc == 0 && why.text[0] && !lost) { /* If so, it was told before. */
+        (void)snprintf(fx->text, sizeof fx->text, "%.500s", why.text);
+        run_send(fx, ev->peer,
+                 (struct run_msg){ .kind = MSG_NEWS,
+                                   .what = WIRE_DIFFERS,
+                                   .text = span_str(fx->text) });
+    }
+    return rc;
 }
 
 /* ---- the step ---- */

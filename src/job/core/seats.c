@@ -274,7 +274,8 @@ static void use_silence(struct seats *c)
         MIN_OF(rdzv_session_dead_after_ms(&c->settings), MONO_NEVER / 4000) * 1000;
 }
 
-/* 0, or why the node cannot take part. The first node's settings count for all. */
+/* 0, or why the node cannot take part. The first node's settings count for all; err has
+ * how others differ, as the node that brings them sees it, even if it may take part. */
 static int take_settings(struct seats *c, const struct run_msg *m,
                          struct muster_error *err)
 {
@@ -297,6 +298,7 @@ static int take_settings(struct seats *c, const struct run_msg *m,
     if (!rdzv_settings_nnodes_differ(&c->settings, m->settings)) {
         log_line(c->log, LOG_WARN, AT_RENDEZVOUS, "run '%s': node %.*s: %s", c->run_id,
                  (int)MIN_OF(m->addr.n, 200), (const char *)m->addr.p, err->text);
+        (void)rdzv_settings_compare(&theirs, buf_span(&c->settings_text), err);
         return 0;
     }
     /* Nodes with a different --nnodes could never agree on when a round is full. The

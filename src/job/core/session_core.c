@@ -39,6 +39,7 @@ struct session_core {
     uint64_t heard_ms; /* when the host last said something on this connection */
     uint64_t away_ms;  /* since when the host is unreachable; MONO_NEVER: it is not */
     bool away_notified;
+    bool differs; /* our settings do, which is logged */
     struct fence fence;
     int64_t joins;
     struct request_state join, leave, close;
@@ -371,6 +372,12 @@ static void on_news(struct session_core *me, struct session_fx *fx,
         if (me->member)
             core_news(me, fx, RDZV_NEWS_EVICTED, 0, m->text);
         me->member = false;
+        return;
+    case WIRE_DIFFERS:
+        if (!me->differs)
+            log_line(me->cfg.log, LOG_WARN, AT_RENDEZVOUS, "run '%s': %.*s", me->run_id,
+                     (int)MIN_OF(m->text.n, 1100), (const char *)m->text.p);
+        me->differs = true;
         return;
     case WIRE_HOST: /* That is for the record. */
     case WIRE_NEWS_COUNT:

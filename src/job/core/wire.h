@@ -3,10 +3,10 @@
  * other. docs/PROTOCOL.md has every byte.
  *
  * It is an ordinary store connection: a node sends each message as the value of a
- * QUEUE_PUSH to WIRE_KEY, and from then on the server's bytes on that connection are
- * messages too, each behind a u64 length. A store that hosts runs has the word
- * RESERVED_CAPS_RUN among its capabilities. Kinds and trailing fields that a reader
- * does not know are skipped, so that later versions can add to both. */
+ * QUEUE_PUSH to RESERVED_RUN, and from then on the server's bytes on that connection
+ * are messages too, each behind a u64 length. A store that hosts runs has that key.
+ * Kinds and trailing fields that a reader does not know are skipped, so that later
+ * versions can add to both. */
 #ifndef JOB_CORE_WIRE_H
 #define JOB_CORE_WIRE_H
 
@@ -15,8 +15,6 @@
 #include "muster/error.h"
 #include "rendezvous/core/rank_exchange.h"
 
-/* On the wire; our client puts the first slash there itself. */
-#define WIRE_KEY     "/\x01muster/run"
 #define WIRE_VERSION 3u
 #define WIRE_MAX     73728u /* bytes of one message */
 
@@ -102,6 +100,7 @@ enum wire_news {
     WIRE_SPARE,   /* you are a spare, without a time limit (count 1), or not (0) */
     WIRE_EVICTED, /* the others have dropped you: text */
     WIRE_HOST,    /* the node whose process serves the store has this round and rank */
+    WIRE_DIFFERS, /* you were started with other settings than the first node: text */
     WIRE_NEWS_COUNT
 };
 

@@ -56,7 +56,8 @@ struct reserved reserved_parse_slow(struct span name)
         r.kind = RESERVED_IS_CAPS;
         return r;
     }
-    if (span_eq(name, span_str(RESERVED_RUNS)) ||
+    if (span_eq(name, span_str(RESERVED_RUN)) ||
+        span_eq(name, span_str(RESERVED_RUNS)) ||
         span_eq(name, span_str(RESERVED_GATHERED)) ||
         span_eq(name, span_str(RESERVED_STATS))) {
         r.kind = RESERVED_IS_ANSWERED;

@@ -12,6 +12,10 @@
 
 #define RESERVED_PREFIX "/\x01muster/"
 #define RESERVED_CAPS   RESERVED_PREFIX "caps"
+/* Sessions push messages to it (job/core/wire.h). CHECK finds it where
+ * RESERVED_CAPS_RUN is among the caps: one question, which needs no answer to another
+ * first. */
+#define RESERVED_RUN RESERVED_PREFIX "run"
 /* GET: the run ids of the jobs whose coordinator is in this store, a line each. */
 #define RESERVED_RUNS RESERVED_PREFIX "runs"
 /* GET: the runs whose nodes have come to this store, and how many: "2 some-id", a line

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "store/client.h"
+#include "store/connect.h"
 #include "store/server.h"
 
 #define LONG_MS 60000
@@ -290,6 +291,50 @@ static void hash_waits_are_independent(void **state)
     finish(&loop);
 }
 
+/* A lazy client connects with its first call. One that has asked knows whether the
+ * store hosts runs, and its connection can be taken while no call is under way. */
+static void a_connection_is_made_late_and_given_away(void **state)
+{
+    struct store_client_opts o = { .host = "127.0.0.1",
+                                   .timeout_ms = LONG_MS,
+                                   .lazy = true };
+    struct async_store *lazy, *s;
+    struct store_server *server;
+    struct store_conn *conn;
+    uv_loop_t loop;
+
+    (void)state;
+    told[0] = '\0';
+    assert_int_equal(uv_loop_init(&loop), 0);
+    server = serve(&loop);
+    o.port = store_server_port(server);
+    CALL(store_client_open(&loop, &o, NULL, NULL, &lazy, NULL));
+    o.lazy = false;
+    o.ask_runs = true;
+    CALL(store_client_open(&loop, &o, on_open, "open", &s, NULL));
+    assert_null(store_client_take(s));
+    run_until_told(&loop, "open:0");
+    assert_int_equal(store_server_connections(server), 1);
+    assert_true(store_client_runs(s));
+    CALL(async_store_set(s, span_str("k"), span_str("v"), LONG_MS, on_done, "SET",
+                         NULL));
+    assert_null(store_client_take(s));
+    run_until_told(&loop, "SET:0");
+    conn = store_client_take(s);
+    assert_non_null(conn);
+    assert_string_equal(conn->ip, "127.0.0.1");
+    CALL(async_store_add(s, span_str("n"), 1, LONG_MS, on_done, "ADD", NULL));
+    run_until_told(&loop, "ADD:ECONN");
+    CALL(async_store_get(lazy, span_str("k"), LONG_MS, on_done, "GET", NULL));
+    run_until_told(&loop, "GET:0=v");
+    assert_int_equal(store_server_connections(server), 2);
+    store_conn_close(conn);
+    async_store_close(s, on_closed, "closed");
+    async_store_close(lazy, on_closed, "closed");
+    store_server_close(server, NULL, NULL);
+    finish(&loop);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +344,7 @@ int main(void)
         cmocka_unit_test(closing_is_safe_at_any_moment),
         cmocka_unit_test(callbacks_may_close),
         cmocka_unit_test(hash_waits_are_independent),
+        cmocka_unit_test(a_connection_is_made_late_and_given_away),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
