@@ -101,11 +101,14 @@ void agent_policy_started(struct agent *a)
     if (!p || !p->given)
         return;
     p->decided = false;
-    if (a->job.own_budget && !p->said && a->config->rdzv.max_nodes > 1)
+    const bool alone =
+        a->job.own_budget || session_state(a->job.session) == SESSION_UNSHARED;
+
+    if (alone && !p->said && a->config->rdzv.max_nodes > 1)
         log_line(a->log, LOG_WARN, AT_JOB,
                  "each node decides about restarts for itself: nobody decides for all "
                  "with a static rendezvous, on etcd-v2, and beside torchrun's nodes");
-    p->said |= a->job.own_budget;
+    p->said |= alone;
 }
 
 void agent_policy_failed(struct agent *a, struct record_entry *e)

@@ -139,6 +139,30 @@ def test_two_nodes(tmp_path, backend):
             job.end()
 
 
+@pytest.mark.parametrize("host", ["muster", "torchrun"])
+def test_beside_torchrun(tmp_path, host):
+    """A worker of our node fails: this node decides for itself, whoever serves the store, and says so."""
+    (tmp_path / "train.py").write_text(
+        COUNT + "import time\nif 'OURS' in os.environ: raise ValueError('bad shard')\ntime.sleep(1000)\n")
+    port = free_port()
+    jobs = []
+    try:
+        for i, kind in enumerate(("muster", "torchrun") if host == "muster" else ("torchrun", "muster")):
+            ours = ("--restart-policy=default", "--exit-codes=cause") if kind == "muster" else ()
+            jobs.append(Job(tmp_path, kind, "--nnodes=2", "--max-restarts=50", "--rdzv-backend=c10d",
+                            f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=mixed", f"--rdzv-conf=is_host={1 - i}",
+                            "--local-addr=127.0.0.1", *ours, "train.py", kind=kind,
+                            env={"WHERE": str(tmp_path), **({"OURS": "1"} if kind == "muster" else {})}))
+        ours = next(job for job in jobs if job.out.name == "muster.out")
+        assert ours.wait() == 93, ours.text()
+        assert ours.text().count("ValueError: bad shard\n") >= 3
+        assert "as in the two attempts before" in ours.text()
+        assert "each node decides about restarts for itself" in ours.text()
+    finally:
+        for job in jobs:
+            job.end()
+
+
 def test_backoff_is_shown_and_ends_with_a_signal(tmp_path):
     """While it waits, `muster status` says so; SIGTERM ends the wait."""
     SCRIPTS["late"] = "raise SystemExit(7)\n"

@@ -104,3 +104,11 @@ def test_verdict_has_figures(group, tmp_path):
     assert found, last
     assert found.group(1).endswith(group.name)
     assert 80 <= int(found.group(2)) <= 96 and 40 <= int(found.group(3)) <= 120, last
+
+
+def test_the_exit_code_says_memory(group, tmp_path):
+    """137, also where a rule of the policy stops it."""
+    (tmp_path / "eat.py").write_text(EATER)
+    done = run(group, tmp_path, "--exit-codes=cause", "--restart-policy=oom:stop", "--max-restarts=3", "eat.py")
+    assert done.returncode == 137, done.stderr
+    assert "the policy says oom:stop: not restarted (exit code 137)" in done.stderr
