@@ -1012,6 +1012,7 @@ static void on_failed(struct recorder *h, struct run_fx *fx,
                       const struct record_peer *n, const struct record_entry *f)
 {
     const bool own_budget = n->own_budget;
+    struct record_entry e;
 
     if (h->end.active && h->end.round != f->round)
         judge(h, fx);
@@ -1025,7 +1026,8 @@ static void on_failed(struct recorder *h, struct run_fx *fx,
         return;
     if (!h->end.active && !own_budget &&
         (f->round < MAX_OF(h->round.number, h->seated) ||
-         (h->round.over && f->round == h->round.number)))
+         (h->round.over && f->round == h->round.number) ||
+         record_find(&h->record, RECORD_RESTART, f->round, &e))) /* by a run before */
         return; /* That round was judged, or the job went on without this node. */
     if (!h->end.active)
         begin_ending(h, fx, f, own_budget);

@@ -358,6 +358,40 @@ static void a_node_that_has_not_heard_of_a_restart(void **state)
     world_fini(&w);
 }
 
+/* The host was restarted after the judgement, and a worker that took long to end is
+ * told of again. */
+static void a_failure_that_another_run_has_judged(void **state)
+{
+    const struct record_entry judged = {
+        .number = 7, .kind = RECORD_RESTART, .count = 1, .total = 5
+    };
+    struct run_msg back;
+    struct record_entry e;
+    struct buf b;
+    struct world w;
+
+    (void)state;
+    world_init(&w, 2, 2);
+    back = agent_of(&w, 1);
+    back.value = 7;
+    assert_int_equal(say(&w, 1, back), 0);
+    assert_int_equal(w.got[1][MSG_WANT], 1);
+    buf_init(&b, WIRE_MAX);
+    assert_int_equal(record_entry_encode(&b, &judged), 0);
+    assert_int_equal(
+        say(&w, 1, (struct run_msg){ .kind = MSG_OFFER, .bytes = buf_span(&b) }), 0);
+    buf_fini(&b);
+    assert_int_equal(
+        say(&w, 1,
+            (struct run_msg){
+                .kind = MSG_RANKS, .count = 1, .total = 1, .seat_round = -1 }),
+        0);
+    fail_worker(&w, 1, 0);
+    assert_false(
+        record_find(recorder_record(run_recorder(w.run)), RECORD_ENDING, 0, &e));
+    world_fini(&w);
+}
+
 /* A node is gone after the round is complete, and before the others know it. */
 static void a_round_that_falls_apart_before_it_begins(void **state)
 {
@@ -1482,6 +1516,7 @@ int main(void)
         cmocka_unit_test(a_restart_is_not_a_rendezvous),
         cmocka_unit_test(otherwise_all_ask_for_the_next_round),
         cmocka_unit_test(a_node_that_has_not_heard_of_a_restart),
+        cmocka_unit_test(a_failure_that_another_run_has_judged),
         cmocka_unit_test(a_round_that_falls_apart_before_it_begins),
         cmocka_unit_test(no_round_after_success),
         cmocka_unit_test(the_last_call_ends_an_elastic_round),
