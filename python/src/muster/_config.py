@@ -164,8 +164,9 @@ class LaunchConfig:
             options.append(f"--numa-binding={getattr(mode, 'value', mode)}")
         if self.virtual_local_rank:
             options.append("--virtual-local-rank")
-        for name in ("hang", "progress_file", "restart_grace", "restart_policy", "restart_budget", "restart_backoff",
-                     "notice", "on_notice", "notify"):
+        for name in ("hang", "progress_file", "restart_grace", "restart_policy",
+                     "restart_budget", "restart_backoff", "notice", "on_notice", "notify",
+                     "env_file"):
             if value := getattr(self, name):
                 options.append(f"--{name.replace('_', '-')}={value}")
         if self.log_attempts is not None:
@@ -175,8 +176,6 @@ class LaunchConfig:
         if self.failure:
             options.append(f"--failure={self.failure}")
         options += [f"--env={name}={value}" for name, value in self.env.items()]
-        if self.env_file:
-            options.append(f"--env-file={self.env_file}")
         if self.framework:
             options.append(f"--for={self.framework}")
         return options + self._warm()
