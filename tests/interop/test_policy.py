@@ -143,7 +143,8 @@ def test_two_nodes(tmp_path, backend):
 def test_beside_torchrun(tmp_path, host):
     """A worker of our node fails: this node decides for itself, whoever serves the store, and says so."""
     (tmp_path / "train.py").write_text(
-        COUNT + "import time\nif 'OURS' in os.environ: raise ValueError('bad shard')\ntime.sleep(1000)\n")
+        COUNT + "import time\nif 'OURS' in os.environ: raise ValueError('bad shard')\n"
+        "parent = os.getppid()\nwhile os.getppid() == parent: time.sleep(0.1)\n")  # torchrun may be killed before it
     port = free_port()
     jobs = []
     try:
