@@ -1,4 +1,4 @@
-"""`muster run` without a flag about nodes, on two hosts, in the environments of schedulers as they were recorded."""
+"""`muster run` without a flag about nodes, on two hosts, in environments such as schedulers make."""
 from __future__ import annotations
 
 import re

@@ -761,11 +761,6 @@ bool session_core_welcomed(const struct session_core *me)
     return is_welcomed(me);
 }
 
-bool session_core_seats(const struct session_core *me)
-{
-    return me->cfg.seats;
-}
-
 int64_t session_core_waiting(const struct session_core *me)
 {
     return me->waiting;

@@ -109,7 +109,6 @@ const struct seat_round *session_core_round(const struct session_core *me);
 /* What the next HELLO says for the record; the owner may change it. */
 struct run_msg *session_core_hello(struct session_core *me);
 bool session_core_welcomed(const struct session_core *me);
-bool session_core_seats(const struct session_core *me);
 
 /* As we were last told. */
 int64_t session_core_waiting(const struct session_core *me);
