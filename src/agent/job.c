@@ -200,6 +200,8 @@ static void on_entry(void *ctx, const struct record_entry *e)
             agent_post(a, AGENT_EV_PEER_FAILED, 0, (int)e->code);
         break;
     case RECORD_RESTART:
+        if (e->cause == CAUSE_NOTICE) /* The workers here have until the deadline. */
+            break;
         a->job.failed_us = e->at_us;
         a->job.failed_round = e->round;
         if (!a->job.own_budget)

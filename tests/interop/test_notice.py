@@ -9,6 +9,7 @@ import subprocess
 import time
 
 import pytest
+from etcd_server import Etcd
 from run_job import MUSTER, ROOT, Job, environment, free_port
 from schemas import fits
 
@@ -21,7 +22,7 @@ for sig in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(sig, lambda number, frame: told.append(signal.Signals(number).name))
 how = os.environ.get("HOW", "")
 assert muster.deadline() is None
-print("up", os.environ["RANK"], os.environ["WORLD_SIZE"], flush=True)
+print("up", os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
 while not told and (how != "polls" or muster.deadline() is None):
     time.sleep(0.01)
 if how == "late" and os.environ["RANK"] == "0":
@@ -136,6 +137,51 @@ def test_too_few_stay(start):
     os.kill(jobs[1].pid, signal.SIGTERM)
     assert [job.wait() for job in jobs] == [75, 75], [job.text() for job in jobs]
     assert all(len(re.findall(r"^saved ", job.text(), re.M)) == 2 for job in jobs)
+
+
+def test_a_rule_counts_it(start):
+    """notice:restart: the others go on, which counts; when no restart is left, all of the job goes."""
+    jobs = group(start, "--notice=SIGTERM:60s", "--restart-policy=notice:restart", "--max-restarts=1", "--report=r.json", nodes="1:3")
+    for job in jobs:
+        job.until(lambda text: len(re.findall(r"^up \d 6 0$", text, re.M)) == 2)
+    os.kill(jobs[2].pid, signal.SIGTERM)
+    assert jobs[2].wait() == 75, jobs[2].text()
+    for job in jobs[:2]:
+        job.until(lambda text: len(re.findall(r"^up \d 4 1$", text, re.M)) == 2)
+        assert "Restart 1 of 1." in job.text()
+    os.kill(jobs[1].pid, signal.SIGTERM)
+    assert [job.wait() for job in jobs[:2]] == [75, 75], [job.text() for job in jobs]
+    assert "the job is to go at " in jobs[0].text() and "Restart 2" not in jobs[0].text()
+    report = json.loads((jobs[0].out.parent / "r.json").read_text())
+    fits(report, "report")
+    assert report["restarts"] == 1 and [r["cause"] for r in report["restart_causes"]] == ["notice"], report
+
+
+def test_a_rule_ends_the_job(start):
+    """notice:stop: one could go on, and does not."""
+    jobs = group(start, "--notice=SIGTERM:60s", "--restart-policy=notice:stop", "--max-restarts=5", nodes="1:2", count=2)
+    for job in jobs:
+        job.until(lambda text: len(re.findall(r"^up \d 4 ", text, re.M)) == 2)
+    os.kill(jobs[1].pid, signal.SIGTERM)
+    assert [job.wait() for job in jobs] == [75, 75], [job.text() for job in jobs]
+    assert "the job is to go at " in jobs[0].text() and "Restart" not in jobs[0].text()
+    assert all(len(re.findall(r"^saved ", job.text(), re.M)) == 2 for job in jobs)
+
+
+def test_on_etcd(start, tmp_path):
+    """Word at either node, the workers' store on it or not, reaches the ranks of both."""
+    with Etcd(tmp_path) as etcd:
+        for at in (0, 1):
+            jobs = [start(f"n{at}{i}", "--nnodes=2", "--rdzv-backend=etcd-v3", f"--rdzv-endpoint={etcd.endpoint}",
+                          f"--rdzv-id=notice{at}", "--nproc-per-node=2", "--notice=SIGTERM:60s", "--on-notice=SIGUSR1")
+                    for i in range(2)]
+            for job in jobs:
+                ups(job, 2)
+            os.kill(jobs[at].pid, signal.SIGTERM)
+            assert [job.wait() for job in jobs] == [75, 75], [job.text() for job in jobs]
+            for job in jobs:
+                assert len(re.findall(r"^saved \d \['SIGUSR1'\] left", job.text(), re.M)) == 2, job.text()
+                assert re.search(r"is to go at .*SIGUSR1 to 4 ranks on 2 nodes", job.text()), job.text()
 
 
 def test_muster_notice(start):

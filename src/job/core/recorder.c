@@ -845,8 +845,10 @@ static bool is_refusal(uint32_t reason)
     return reason > POLICY_BY_FREE && reason < POLICY_REASONS;
 }
 
-/* What the policy says to this end of a round: makes it a RESTART or a VERDICT. */
-static void decide(struct recorder *h, struct run_fx *fx, struct record_entry *e)
+/* What the policy says to this end of a round: makes it a RESTART or a VERDICT. With
+ * only_ask a restart is not counted yet. */
+static void decide(struct recorder *h, struct run_fx *fx, struct record_entry *e,
+                   bool only_ask)
 {
     struct policy_failure f = cause_of_entry(e);
     struct policy_decision d;
@@ -855,6 +857,7 @@ static void decide(struct recorder *h, struct run_fx *fx, struct record_entry *e
     f.used = h->record.restarts;
     f.allowed = h->budget.max_restarts;
     f.now_us = h->now.mono_us;
+    f.only_asked = only_ask;
     if (policy_decide(&h->budget.policy->set, &h->budget.policy->past, &f, &d) < 0) {
         fx->no_memory = true;
         return;
@@ -919,7 +922,7 @@ static void judge(struct recorder *h, struct run_fx *fx)
         e.kind == RECORD_RESTART ? MIN_OF(used + counts, RECORD_NUMBER_MAX) : used;
     if (h->budget.policy && !h->end.own_budget && !h->end.stop &&
         e.cause != CAUSE_MEMBERSHIP)
-        decide(h, fx, &e);
+        decide(h, fx, &e, false);
     emit(h, fx, &e);
     if (e.kind == RECORD_RESTART && !h->end.own_budget && all_are_here(h))
         h->restarts = h->end.round;
@@ -1180,6 +1183,23 @@ static void leave(struct recorder *h, struct run_fx *fx, struct record_peer *n)
         judge_if_all_reported(h, fx);
 }
 
+/* A node has gone after its notice, and the others go on: with notice:restart this
+ * counts, once for a round. Whether it may was asked when the notice came. */
+static void count_notice(struct recorder *h, struct run_fx *fx,
+                         const struct record_peer *n, const struct record_entry *left)
+{
+    struct record_entry e = *left, there;
+
+    if (n->own_budget || !in_round(n, h->round.number) ||
+        record_find(&h->record, RECORD_RESTART, n->round, &there) ||
+        record_find(&h->record, RECORD_VERDICT, -1, &there))
+        return;
+    e.round = n->round;
+    decide(h, fx, &e, false);
+    if (e.reason == POLICY_BY_COUNT)
+        emit(h, fx, &e);
+}
+
 static void on_publish(struct recorder *h, struct run_fx *fx, struct record_peer *n,
                        const struct run_msg *m)
 {
@@ -1209,13 +1229,14 @@ static void on_publish(struct recorder *h, struct run_fx *fx, struct record_peer
         on_gave_up(h, fx, &e);
         return;
     }
-    if (e.kind == RECORD_NOTICE && h->budget.policy) {
+    if (e.kind == RECORD_NOTICE && e.count == 0 && h->budget.policy) {
         struct record_entry said = e;
 
-        decide(h, fx, &said);
-        e.count |=
-            said.kind == RECORD_VERDICT; /* notice:stop: all of the job is to go */
+        decide(h, fx, &said, true);
+        e.count = said.kind == RECORD_VERDICT; /* Then all of the job is to go. */
     }
+    if (e.kind == RECORD_LEFT && e.cause == CAUSE_NOTICE && h->budget.policy)
+        count_notice(h, fx, n, &e);
     emit(h, fx, &e);
     if (e.kind == RECORD_LEFT)
         leave(h, fx, n);
@@ -1363,7 +1384,7 @@ static void judge_loss(struct recorder *h, struct run_fx *fx,
 
     e.number = 0;
     e.rank = -1;
-    decide(h, fx, &e);
+    decide(h, fx, &e, false);
     if (e.reason == POLICY_BY_FREE || fx->no_memory)
         return;
     end_round(h, fx, e.round, e.cause);

@@ -78,7 +78,9 @@ int restart_print(struct buf *out, const struct record_entry *e)
     }
     if (e->wait_us > 0)
         (void)buf_printf(out, ", in %.1f s", (double)e->wait_us / 1e6);
-    if (e->reason == POLICY_BY_COUNT && e->rule.n) {
+    /* A budget, 5/1h; a rule has a colon, and nothing is left of it. */
+    if (e->reason == POLICY_BY_COUNT && e->rule.n &&
+        !memchr(e->rule.p, ':', e->rule.n)) {
         (void)buf_printf(out, "; %" PRId64 " left of ", e->left);
         put(out, e->rule);
     }

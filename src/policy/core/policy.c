@@ -712,5 +712,5 @@ int policy_decide(const struct policy *p, struct policy_history *h,
         return 0;
     if (!of_node)
         out->wait_us = backoff_us(p, h->tries++, rng_mix(f->now_us ^ same));
-    return one ? policy_note_restart(p, h, f->now_us) : 0;
+    return one && !f->only_asked ? policy_note_restart(p, h, f->now_us) : 0;
 }

@@ -93,6 +93,7 @@ struct policy_failure {
     bool progress;         /* was made in the attempt that failed */
     int64_t used, allowed; /* restarts so far, and --max-restarts */
     uint64_t now_us;
+    bool only_asked; /* a restart is not counted yet */
 };
 
 /* Zeroed at the start. Nothing in it refers to the policy, but its budget sets how many
