@@ -627,6 +627,7 @@ static void close_all(struct agent *a)
     agent_job_close(a);
     agent_policy_close(a);
     agent_notice_close(a);
+    agent_notify_close(a);
     agent_telemetry_close(a);
     uv_close((uv_handle_t *)&a->driver->timer, NULL);
     uv_close((uv_handle_t *)&a->driver->before_sleep, NULL);
@@ -780,6 +781,7 @@ __attribute__((noinline)) static int run_guarded(const struct agent_opts *opts,
         agent_stacks_open(&a);
         agent_hang_open(&a);
         agent_notice_on(&a);
+        agent_notify_on(&a);
         agent_log_config(&a);
         if (agent_events_wanted(&a))
             agent_find_name(&a);

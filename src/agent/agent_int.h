@@ -76,6 +76,7 @@ struct agent {
     struct warm *warm;                 /* NULL: not asked for */
     struct agent_policy *policy;       /* policy.c; NULL: none was needed so far */
     struct agent_notice *notice;       /* notice.c; likewise */
+    uv_poll_t *notify;                 /* notify.c; NULL: nobody is told */
     struct guard *guard;
     struct logs *logs;
     struct rdzv_handler *handler;
@@ -254,6 +255,8 @@ const char *agent_notice_text(const struct agent *a);
 
 /* notify.c: an entry of the record has come, of which others may want to hear. */
 void agent_notify_entry(struct agent *a, const struct record_entry *e);
+void agent_notify_on(struct agent *a); /* hears what could not be delivered */
+void agent_notify_close(struct agent *a);
 
 /* policy.c: restarts by cause. */
 int agent_policy_open(struct agent *a, struct muster_error *err);

@@ -3,7 +3,10 @@
  * once. */
 #include <inttypes.h>
 
+#include <sys/socket.h>
+
 #include "agent/agent_int.h"
+#include "base/mem.h"
 #include "job/core/report.h"
 #include "policy/notify.h"
 
@@ -50,8 +53,9 @@ static void put_words(struct buf *b, const struct agent *a,
                          e->count ? 7 : (int)e->host.n,
                          e->count ? "the job" : (const char *)e->host.p,
                          e->wait_us / 1000000, (int)e->text.n, (const char *)e->text.p);
-    else
-        (void)buf_append_span(b, e->text);
+    else /* A hang: who is where, and then the likely cause. */
+        (void)buf_printf(b, "%.*s%.*s", (int)e->body.n, (const char *)e->body.p,
+                         (int)e->text.n, (const char *)e->text.p);
 }
 
 void agent_notify_entry(struct agent *a, const struct record_entry *e)
@@ -65,9 +69,55 @@ void agent_notify_entry(struct agent *a, const struct record_entry *e)
     buf_init(&words, 16384);
     buf_init(&json, SIZE_MAX);
     put_words(&words, a, e);
+    (void)buf_printf(&json, "%s ", event);
     if (report_event_json(&json, e, event, a->config->rdzv.run_id, buf_span(&words)) ==
         0)
         notify_send(a->opts.notify_fd, buf_span(&json));
     buf_fini(&words);
     buf_fini(&json);
+}
+
+/* --- what could not be delivered, said once ----------------------------------------
+ */
+
+static void on_word(uv_poll_t *poll, int status, int events)
+{
+    const struct agent *a = poll->data;
+    char text[NOTIFY_WORD_MAX];
+    const ssize_t n = recv(a->opts.notify_fd, text, sizeof text, MSG_DONTWAIT);
+
+    (void)status;
+    (void)events;
+    if (n > 0)
+        log_line(a->log, LOG_WARN, AT_JOB, "--notify: %.*s; more of this is not logged",
+                 (int)n, text);
+    (void)uv_poll_stop(poll);
+}
+
+void agent_notify_on(struct agent *a)
+{
+    uv_poll_t *poll = a->opts.notify_fd > 0 ? mem_calloc(1, sizeof *poll) : NULL;
+
+    if (!poll)
+        return;
+    if (uv_poll_init(&a->loop, poll, a->opts.notify_fd) < 0) {
+        mem_free(poll);
+        return;
+    }
+    poll->data = a;
+    a->notify = poll;
+    (void)uv_poll_start(poll, UV_READABLE, on_word);
+    uv_unref((uv_handle_t *)poll);
+}
+
+static void on_poll_closed(uv_handle_t *poll)
+{
+    mem_free(poll);
+}
+
+void agent_notify_close(struct agent *a)
+{
+    if (a->notify)
+        uv_close((uv_handle_t *)a->notify, on_poll_closed);
+    a->notify = NULL;
 }

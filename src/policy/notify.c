@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 #include "base/mem.h"
 #include "loop/file.h"
 #include "net/curl_dl.h"
+#include "process/proc.h"
 
 #define LINE_MAX_BYTES 65536u
 #define AT_ONCE        64  /* deliveries under way */
@@ -31,12 +33,12 @@ static size_t ignore_answer(char *data, size_t size, size_t count, void *ctx)
     return size * count;
 }
 
-static bool post(const char *url, struct span json)
+/* True: it is done with, and *status may say that the server did not want it. */
+static bool post(const char *url, struct span json, long *status)
 {
     struct curl_slist *headers =
         curl_slist_append(NULL, "Content-Type: application/json");
     CURL *curl = curl_easy_init();
-    long status = 0;
 
     if (!curl || !headers)
         return false;
@@ -49,11 +51,11 @@ static bool post(const char *url, struct span json)
     (void)curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, ignore_answer);
     const bool sent = curl_easy_perform(curl) == CURLE_OK;
 
-    (void)curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    (void)curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, status);
     curl_easy_cleanup(curl);
     curl_slist_free_all(headers);
     /* What the server understood and refused will not be better the next time. */
-    return sent && status != 429 && status < 500;
+    return sent && *status != 429 && *status < 500;
 }
 
 static bool hand_over(const char *command, struct span json)
@@ -76,32 +78,65 @@ static bool hand_over(const char *command, struct span json)
     return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
 }
 
-/* In a process of its own. */
-static void deliver(const char *target, struct span json)
-{
-    unsigned pause = 1;
+/* What a delivery, in a process of its own, says to the agent if it fails. */
+static struct {
+    int fd;
+    char text[NOTIFY_WORD_MAX];
+} word;
 
-    (void)alarm(FOR_S + TRY_S);
-    if (is_url(target) && curl_dl_load(NULL) < 0)
-        return;
-    for (unsigned waited = 0; waited < FOR_S; waited += pause, pause *= 2) {
-        if (is_url(target) ? post(target, json) : hand_over(target, json))
-            return;
-        (void)sleep(pause);
-    }
+/* Not its URL or command, which may hold a password. */
+static void set_word(size_t target, const char *event, const char *why)
+{
+    (void)snprintf(word.text, sizeof word.text, "target %zu was not told of the %s: %s",
+                   target + 1, event, why);
 }
 
-static void deliver_to_all(const struct text_list *targets, struct span json)
+static void give_up(int sig)
+{
+    (void)sig;
+    (void)send(word.fd, word.text, strlen(word.text), MSG_DONTWAIT | MSG_NOSIGNAL);
+    _exit(1);
+}
+
+static void deliver(const char *target, size_t number, const char *event,
+                    struct span json)
+{
+    unsigned pause = 1;
+    long status = 0;
+    char why[64];
+
+    set_word(number, event, "libcurl cannot be loaded");
+    if (is_url(target) && curl_dl_load(NULL) < 0)
+        give_up(0);
+    set_word(number, event, "a minute of attempts has failed");
+    (void)signal(SIGALRM, give_up);
+    (void)alarm(FOR_S + TRY_S);
+    for (unsigned waited = 0; waited < FOR_S; waited += pause, pause *= 2) {
+        if (is_url(target) ? post(target, json, &status) : hand_over(target, json)) {
+            if (status < 400)
+                return;
+            (void)snprintf(why, sizeof why, "the server answered with status %ld",
+                           status);
+            set_word(number, event, why);
+            break;
+        }
+        (void)sleep(pause);
+    }
+    give_up(0);
+}
+
+static void deliver_to_all(const struct text_list *targets, const char *event,
+                           struct span json)
 {
     static int running;
 
     while (running > 0 && waitpid(-1, NULL, WNOHANG) > 0)
         running--;
-    for (size_t i = 0; i < targets->count && running < AT_ONCE; i++) {
-        const pid_t pid = fork();
+    for (size_t i = 0; i < targets->count; i++) {
+        const pid_t pid = running < AT_ONCE ? fork() : -1;
 
         if (pid == 0) {
-            deliver(targets->items[i], json);
+            deliver(targets->items[i], i, event, json);
             _exit(0);
         }
         running += pid > 0;
@@ -115,9 +150,15 @@ static void serve(int fd, const struct text_list *targets)
 
     if (!room)
         return;
-    while ((n = recv(fd, room, LINE_MAX_BYTES, 0)) > 0 || (n < 0 && errno == EINTR))
-        if (n > 0)
-            deliver_to_all(targets, span_of(room, (size_t)n));
+    word.fd = fd;
+    while ((n = recv(fd, room, LINE_MAX_BYTES, 0)) > 0 || (n < 0 && errno == EINTR)) {
+        char *json = n > 0 ? memchr(room, ' ', (size_t)n) : NULL;
+
+        if (!json)
+            continue;
+        *json++ = '\0';
+        deliver_to_all(targets, room, span_of(json, (size_t)(room + n - json)));
+    }
     mem_free(room);
 }
 
@@ -133,9 +174,9 @@ static void detach(int keep)
     (void)signal(SIGPIPE, SIG_IGN);
     for (int fd = 0; fd <= 2; fd++)
         (void)dup2(none, fd);
-    for (int fd = 3; fd < 1024; fd++)
-        if (fd != keep)
-            close(fd);
+    if (keep > 3)
+        proc_close_range(3, (unsigned)keep - 1);
+    proc_close_range((unsigned)MAX_OF(keep, 2) + 1, ~0U);
 }
 
 int notify_start(const struct text_list *targets)
@@ -161,7 +202,7 @@ int notify_start(const struct text_list *targets)
     return ends[0];
 }
 
-void notify_send(int fd, struct span json)
+void notify_send(int fd, struct span line)
 {
-    (void)send(fd, json.p, MIN_OF(json.n, LINE_MAX_BYTES), MSG_DONTWAIT | MSG_NOSIGNAL);
+    (void)send(fd, line.p, MIN_OF(line.n, LINE_MAX_BYTES), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
