@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from etcd_server import Etcd
 from run_job import MUSTER, Job, environment, free_port
 from schemas import fits
 
@@ -23,6 +24,12 @@ SCRIPTS = {
     "segv": "os.kill(os.getpid(), 11)\n",
     "well": "",
 }
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory):
+    with Etcd(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
 
 
 def run(where, script, *words, kind="muster", nproc=1, env=None, patience=120):
@@ -109,18 +116,21 @@ def test_print_config_explains(tmp_path):
     assert config["exit_codes"] == "cause"
 
 
-@pytest.mark.parametrize("backend", ["c10d", "static"])
-def test_two_nodes(tmp_path, backend):
+@pytest.mark.parametrize("backend", ["c10d", "static", "etcd-v3"])
+def test_two_nodes(tmp_path, backend, request):
     """One place decides for both nodes; on static each does, and says so. The other node's policy differs: it is told."""
     (tmp_path / "train.py").write_text(
         COUNT + "import time\nif os.environ['RANK'] == '1': raise ValueError('bad shard')\ntime.sleep(100)\n")
     port = free_port()
     where = {"c10d": ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=policy"),
-             "static": ("--master-addr=127.0.0.1", f"--master-port={port}")}[backend]
+             "static": ("--master-addr=127.0.0.1", f"--master-port={port}"),
+             "etcd-v3": ("--rdzv-backend=etcd-v3", "--rdzv-id=policy", "--rdzv-conf=last_call_timeout=1")}[backend]
+    if backend == "etcd-v3":
+        where += (f"--rdzv-endpoint={request.getfixturevalue('etcd').endpoint}",)
     jobs = []
     try:
         for i in range(2):
-            own = (f"--rdzv-conf=is_host={1 - i}",) if backend == "c10d" else (f"--node-rank={i}",)
+            own = {"c10d": (f"--rdzv-conf=is_host={1 - i}",), "static": (f"--node-rank={i}",), "etcd-v3": ()}[backend]
             policy = "default" if i == 0 else "default,oom:stop"
             jobs.append(Job(tmp_path, f"n{i}", "--nnodes=2", "--max-restarts=100", "--exit-codes=cause",
                             "--local-addr=127.0.0.1", f"--restart-policy={policy}", *where, *own, "train.py",
@@ -132,8 +142,11 @@ def test_two_nodes(tmp_path, backend):
             assert "as in the two attempts before, without progress in between: not restarted" in job.text()
         alone = "each node decides about restarts for itself"
         assert [alone in job.text() for job in jobs] == [backend == "static"] * 2
-        assert ("but the node that hosts the job decides, with default" in jobs[1].text()) == (backend == "c10d")
-        assert "hosts the job decides" not in jobs[0].text()
+        told = ["but the node that hosts the job decides, with " in job.text() for job in jobs]
+        if backend == "etcd-v3":  # Either may host it; the other one is told.
+            assert sorted(told) == [False, True], [job.text() for job in jobs]
+        else:
+            assert told == [False, backend == "c10d"], [job.text() for job in jobs]
     finally:
         for job in jobs:
             job.end()
@@ -198,6 +211,52 @@ def test_backoff_is_shown_and_ends_with_a_signal(tmp_path):
         assert len((tmp_path / "starts0").read_text()) == 1
     finally:
         job.end()
+
+
+ELASTIC = """
+import os, pathlib, time
+where, world = pathlib.Path(os.environ["WHERE"]), os.environ["WORLD_SIZE"]
+print("up", os.environ["RANK"], "of", world, flush=True)
+while not (where / "end").exists():
+    if world == "2" and os.environ["RANK"] == "0" and (where / "fail").exists():
+        (where / "fail").unlink()
+        raise ValueError("once")
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("backend", ["c10d", "etcd-v3"])
+def test_a_newcomer_waits_for_those_who_wait(tmp_path, backend, request):
+    """One node would be enough; the one that comes in the back-off does not begin without the others."""
+    (tmp_path / "train.py").write_text(ELASTIC)
+    port, jobs = free_port(), []
+
+    def start():
+        i = len(jobs)
+        where = ((f"--rdzv-endpoint={request.getfixturevalue('etcd').endpoint}", "--rdzv-conf=last_call_timeout=1")
+                 if backend == "etcd-v3" else
+                 (f"--rdzv-endpoint=127.0.0.1:{port}", f"--rdzv-conf=last_call_timeout=1,is_host={int(i == 0)}"))
+        jobs.append(Job(tmp_path, f"n{i}", "--nnodes=1:3", f"--rdzv-backend={backend}", "--rdzv-id=newcomer", *where,
+                        "--max-restarts=3", "--restart-backoff=5s..5s", "--local-addr=127.0.0.1", "train.py",
+                        env={"WHERE": str(tmp_path)}))
+
+    try:
+        start()
+        start()
+        for job in jobs:
+            job.until(" of 2\n")
+        (tmp_path / "fail").touch()
+        for job in jobs:
+            job.until("Restart 1 of 3, in 5.0 s")
+        start()
+        for job in jobs:
+            job.until(" of 3\n")
+        (tmp_path / "end").touch()
+        assert [job.wait() for job in jobs] == [0, 0, 0], [job.text() for job in jobs]
+        assert " of 1\n" not in jobs[2].text()
+    finally:
+        for job in jobs:
+            job.end()
 
 
 def test_a_lost_node_is_worth_another_try(tmp_path):

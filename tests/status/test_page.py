@@ -194,6 +194,34 @@ def test_a_failure_for_good_is_told_at_the_end(tmp_path, browser):
     assert "RuntimeError: bad data shard 17 <b>" in browser("text", "bare", selector="#plain pre")[0]
 
 
+def test_what_the_policy_has_decided(tmp_path, browser):
+    """What is left of the budget; a restart that was not counted."""
+    j = start(tmp_path, "--standalone", "--restart-budget=1/1h")
+    try:
+        running(j)
+        browser("open", "budget", url=url(j), width=DESK[0], height=DESK[1], scheme="light")
+        browser("wait", "budget", selector="#facts", contains="0 restarts")
+        assert "left" not in browser("text", "budget", selector="#facts")[0]
+        until((tmp_path / "began.1.0").exists)
+        (tmp_path / "fail.1").touch()
+        browser("wait", "budget", selector="#facts", contains="0 left")
+        browser("wait", "budget", selector="#events", contains="Restart 1: rank 1")
+        browser("shot", "budget", file=str(SHOTS / "budget-desk-light.png"))
+        assert browser("axe", "budget") == []
+    finally:
+        stop(j)
+    j = start(tmp_path, "--standalone", "--restart-policy=RuntimeError:free", name="free")
+    try:
+        running(j)
+        browser("open", "free", url=url(j), width=DESK[0], height=DESK[1], scheme="dark")
+        browser("wait", "free", selector="#state", contains="running")
+        (tmp_path / "fail.1").touch()
+        browser("wait", "free", selector="#events", contains="Restart, not counted: rank 1")
+        browser("wait", "free", selector="#facts", contains="0 of 0 restarts")
+    finally:
+        stop(j)
+
+
 @pytest.mark.parametrize("text, says", [
     ("{", "is not JSON: line 1"), ("[]", "not a report of a job"), ("{}", "not a report of a job"),
     ('{"schema": 9, "run_id": "x", "rounds": []}', "its schema is 9")])
