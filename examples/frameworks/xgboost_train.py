@@ -1,5 +1,6 @@
 """A model that all processes train together. Started by: muster run --for=xgboost xgboost_train.py"""
 import os
+import sys
 
 import numpy as np
 import xgboost
@@ -14,6 +15,8 @@ if rank == 0:  # xgboost has no process for it; the first worker runs it beside 
     tracker.start()
 with collective.CommunicatorContext(dmlc_tracker_uri=uri, dmlc_tracker_port=port, dmlc_task_id=str(rank),
                                     dmlc_retry=30):
+    if "--fail-once" in sys.argv and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank == size - 1:
+        os._exit(3)  # to see a restart: the others cannot finish without this one
     rng = np.random.default_rng(rank)
     x = rng.normal(size=(400, 4))
     data = xgboost.DMatrix(x, label=(x[:, 0] + x[:, 1] > 0).astype(float))

@@ -30,6 +30,7 @@ struct agent_worker {
     bool asked_warm, forked; /* of the warm interpreter; by it */
     int code;                /* as Python has it */
     int aborted;             /* what it gave MPI_Abort, as an exit code; 0: nothing */
+    bool left_early;         /* with code 0, but without MPI_Finalize */
     int64_t exited_us;       /* wall clock */
     int64_t exited_mono_us;  /* the same by uv_hrtime() */
     uint64_t order;          /* of exits seen in this attempt */
@@ -153,6 +154,8 @@ int agent_framework_begin(struct agent *a, int64_t attempt, struct muster_error 
 int agent_framework_worker(struct agent *a, int64_t local_rank,
                            struct worker_place *place, int *theirs,
                            struct muster_error *err);
+/* A worker has exited with code 0: whether it had no right to, by MPI's rules. */
+bool agent_framework_left_early(struct agent *a, int64_t local_rank);
 void agent_framework_over(struct agent *a); /* the workers are gone */
 /* The exit code of a job that failed: MPI_Abort's, where MPI is served. */
 int agent_framework_code(const struct agent *a, int code);

@@ -309,7 +309,13 @@ void agent_describe(struct agent *a, int64_t i, struct failure_words *f,
     if (!failing && traceback_us > a->started_us && traceback_us < e->at_us)
         e->at_us = traceback_us;
     take_error_words(a, i, f);
-    if (f->words.python && (is_crash(-w->code) || failing)) {
+    if (w->left_early && !w->aborted) {
+        e->cause = CAUSE_EXIT;
+        (void)buf_append_str(
+            &f->text, "exited with code 0 without MPI_Finalize, and the other ranks "
+                      "may wait for it for ever; call MPI_Finalize before it ends, or "
+                      "MPI_Abort if it has failed");
+    } else if (f->words.python && (is_crash(-w->code) || failing)) {
         /* It raised an exception, and then its own threads crashed while Python shut
          * down, or we ended it. */
         e->cause = CAUSE_EXCEPTION;

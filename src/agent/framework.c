@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "launch/core/framework.h"
 #include "launch/mpi.h"
+#include "loop/clock.h"
 #include "net/listen.h"
 #include "pmi/pmi.h"
 #include "store/core/gather.h"
@@ -223,6 +224,16 @@ void agent_framework_assigned(struct agent *a, uint64_t timeout_ms, bool can_rej
 /* --- the workers --------------------------------------------------------------------
  */
 
+/* Other ranks fail as soon as the connections to this one break, which may be seen
+ * sooner than its end: it has failed now. */
+static void framework_on_gone(void *ctx, int64_t worker)
+{
+    struct agent_worker *w = &((struct agent *)ctx)->workers[worker];
+
+    if (!w->exited_us)
+        w->exited_us = clock_now().wall_us;
+}
+
 static void framework_on_abort(void *ctx, int64_t worker, int64_t code)
 {
     struct agent *a = ctx;
@@ -230,6 +241,7 @@ static void framework_on_abort(void *ctx, int64_t worker, int64_t code)
     /* A code of 0 must not make it a success. The worker has nothing left to do, and
      * MPICH's waits for its end: MPI_Abort never returns. */
     a->workers[worker].aborted = (code & 0xff) ? (int)(code & 0xff) : 1;
+    framework_on_gone(a, worker);
     guard_signal(a->guard, (uint32_t)worker, SIGKILL);
 }
 
@@ -273,6 +285,7 @@ int agent_framework_begin(struct agent *a, int64_t attempt, struct muster_error 
             .store = a->round.store,
             .attempt = attempt,
             .on_abort = framework_on_abort,
+            .on_gone = framework_on_gone,
             .on_trouble = framework_on_trouble,
             .ctx = a,
         };
@@ -292,6 +305,12 @@ int agent_framework_worker(struct agent *a, int64_t local_rank,
     place->nodes = &a->framework->nodes;
     return a->framework->pmi ? pmi_worker(a->framework->pmi, local_rank, theirs, err)
                              : 0;
+}
+
+bool agent_framework_left_early(struct agent *a, int64_t local_rank)
+{
+    return a->framework && a->framework->pmi &&
+           pmi_left_early(a->framework->pmi, local_rank);
 }
 
 int agent_framework_code(const struct agent *a, int code)

@@ -335,14 +335,17 @@ static void workers_on_exited(void *ctx, uint32_t id, const struct guard_exit *h
     if (!w->answered)
         return; /* An old worker that was given up; its successor is being started. */
     w->exited = true;
-    w->exited_us = how->wall_us;
+    if (!w->exited_us) /* of MPI it may be known sooner */
+        w->exited_us = how->wall_us;
     w->order = a->starting->exits++;
     w->dumped = WIFSIGNALED(how->status) && WCOREDUMP(how->status);
     w->peak_kb = how->peak_kb;
     w->code =
         WIFSIGNALED(how->status) ? -WTERMSIG(how->status) : WEXITSTATUS(how->status);
-    if (w->aborted)
-        w->code = w->aborted;
+    w->left_early =
+        w->code == 0 && !w->signalled_us && agent_framework_left_early(a, id);
+    if (w->aborted || w->left_early)
+        w->code = w->aborted ? w->aborted : 1;
     /* A result that is too long must fail before this counts as a success. */
     worker_result_read(a, id);
     if (w->code == 0)

@@ -140,25 +140,42 @@ static void pmi_perform(struct pmi *p, int rc, struct pmi_fx_list *fx)
     }
 }
 
-static void client_on_readable(uv_poll_t *poll, int status, int events)
+/* Whether there was something. */
+static bool client_read(struct pmi_client *c)
 {
-    struct pmi_client *c = poll->data;
     struct pmi *p = c->pmi;
     struct pmi_fx_list fx = { 0 };
     char bytes[PMI_LINE_MOST];
-
-    (void)status;
-    (void)events;
     const ssize_t n = recv(c->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
+        return false;
     if (n <= 0) {
         client_hang_up(c);
-        return;
+        if (!p->broken && pmi_is_speaking(p->core, c - p->clients))
+            p->opts.on_gone(p->opts.ctx, c - p->clients);
+        return false;
     }
     if (!p->broken)
         pmi_perform(
             p, pmi_bytes(p->core, c - p->clients, span_of(bytes, (size_t)n), &fx), &fx);
+    return true;
+}
+
+static void client_on_readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status;
+    (void)events;
+    (void)client_read(poll->data);
+}
+
+bool pmi_left_early(struct pmi *p, int64_t worker)
+{
+    struct pmi_client *c = &p->clients[worker];
+
+    while (!p->broken && c->fd >= 0 && client_read(c))
+        continue;
+    return !p->broken && pmi_is_speaking(p->core, worker);
 }
 
 int pmi_open(const struct pmi_opts *opts, struct pmi **out, struct muster_error *err)

@@ -32,10 +32,11 @@ def muster(*argv: object, **env: str) -> subprocess.CompletedProcess[str]:
                           capture_output=True)
 
 
-def on_two_hosts(rig: Rig, *argv: object, nproc: int = 2, **env: str) -> list[Process]:
-    nodes = [h.start([MUSTER, "run", "--nnodes=2", f"--nproc-per-node={nproc}", "--rdzv-backend=c10d",
-                      "--rdzv-endpoint=node1:29400", "--rdzv-id=job", *map(str, argv)],
-                     **{"OMP_NUM_THREADS": "1", "PYTHON_EXEC": str(PYTHON), **env}) for h in rig.hosts]
+def on_two_hosts(rig: Rig, *argv: object, nproc: int = 2, backend: str = "c10d", **env: str) -> list[Process]:
+    nodes = [h.start([MUSTER, "run", "--nnodes=2", f"--nproc-per-node={nproc}", f"--rdzv-backend={backend}",
+                      "--rdzv-endpoint=node1:29400", "--rdzv-id=job", *([f"--node-rank={i}"] if backend == "static" else []),
+                      *map(str, argv)],
+                     **{"OMP_NUM_THREADS": "1", "PYTHON_EXEC": str(PYTHON), **env}) for i, h in enumerate(rig.hosts)]
     for n in nodes:
         n.wait(200)
     return nodes
@@ -81,9 +82,13 @@ def test_a_line_of_the_guide(line: str, ring: Path) -> None:
 
 # ---- MPI
 
-def test_two_hosts_are_one_mpi_world(ring: Path) -> None:
+@pytest.mark.parametrize("backend, encrypt", [("c10d", False), ("c10d", True), ("static", True)])
+def test_two_hosts_are_one_mpi_world(ring: Path, tmp_path: Path, backend: str, encrypt: bool) -> None:
+    (tmp_path / "token").write_text("a-token-that-nobody-else-has-0123456789\n")
+    (tmp_path / "token").chmod(0o600)
+    more = [f"--token-file={tmp_path / 'token'}", "--encrypt"] if encrypt else []
     with Rig(2) as rig:
-        nodes = on_two_hosts(rig, "--for=mpi", "--no-python", ring)
+        nodes = on_two_hosts(rig, "--for=mpi", *more, "--no-python", ring, backend=backend)
         assert [n.wait() for n in nodes] == [0, 0], [n.output() for n in nodes]
         assert lines(nodes, "^hello from.*") == [f"hello from rank {r} of 4" for r in range(4)]
         assert lines(nodes, "^the ring.*") == ["the ring has brought 4"]
@@ -98,11 +103,12 @@ def test_nodes_of_different_size(ring: Path) -> None:
         assert lines(nodes, "^the ring.*") == ["the ring has brought 4"]
 
 
-def test_mpi_abort_ends_all_nodes_with_its_code(ring: Path) -> None:
+@pytest.mark.parametrize("kind, given, code", [("torch", 42, 42), ("cause", 42, 1), ("cause", 2, 93)])
+def test_mpi_abort_ends_all_nodes_with_its_code(ring: Path, kind: str, given: int, code: int) -> None:
     with Rig(2) as rig:
-        nodes = on_two_hosts(rig, "--for=mpi", "--no-python", ring, "42")
-        assert [n.wait() for n in nodes] == [42, 42], [n.output() for n in nodes]
-        assert "rank 3 on" in nodes[0].output() and "exited with code 42" in nodes[0].output()
+        nodes = on_two_hosts(rig, "--for=mpi", f"--exit-codes={kind}", "--no-python", ring, given)
+        assert [n.wait() for n in nodes] == [code, code], [n.output() for n in nodes]
+        assert "rank 3 on" in nodes[0].output() and f"exited with code {given}" in nodes[0].output()
         for host in rig.hosts:
             assert host.processes() == {}
 
@@ -112,6 +118,29 @@ def test_mpi_restarts_on_two_hosts(ring: Path) -> None:
         nodes = on_two_hosts(rig, "--for=mpi", "--max-restarts=1", "--no-python", ring, "3")
         assert [n.wait() for n in nodes] == [0, 0], [n.output() for n in nodes]
         assert lines(nodes, "^the ring.*") == ["the ring has brought 4"]
+
+
+def test_a_rank_that_exits_without_finalize_ends_the_job(tmp_path: Path) -> None:
+    if not shutil.which("mpicc.mpich"):
+        pytest.skip("no mpicc.mpich (libmpich-dev)")
+    (tmp_path / "early.c").write_text("""
+        #include <mpi.h>
+        #include <unistd.h>
+        int main(int argc, char **argv)
+        {
+            int rank;
+            MPI_Init(&argc, &argv);
+            MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+            if (rank == 1)
+                _exit(0);
+            MPI_Barrier(MPI_COMM_WORLD);
+            MPI_Finalize();
+            return 0;
+        }""")
+    subprocess.run(["mpicc.mpich", "-o", "early", "early.c"], cwd=tmp_path, check=True)
+    done = muster("--standalone", "--nproc-per-node=3", "--for=mpi", "--no-python", tmp_path / "early")
+    assert done.returncode == 1, done
+    assert re.search("rank 1 .*exited with code 0 without MPI_Finalize", done.stderr), done.stderr
 
 
 def test_a_program_that_never_speaks_pmi_is_not_waited_for() -> None:
@@ -153,21 +182,23 @@ def test_jax_on_two_hosts_fails_and_restarts() -> None:
         assert lines(nodes, r"exit(?:ed with )?code:? 3"), [n.output() for n in nodes]  # which cause is told first is open
 
 
-def test_xgboost_on_two_hosts() -> None:
+def test_xgboost_on_two_hosts_fails_and_restarts() -> None:
     needs("xgboost")
     with Rig(2) as rig:
-        nodes = on_two_hosts(rig, "--for=xgboost", EXAMPLES / "xgboost_train.py", nproc=1)
+        nodes = on_two_hosts(rig, "--for=xgboost", "--max-restarts=1", EXAMPLES / "xgboost_train.py", "--fail-once", nproc=1)
         assert [n.wait() for n in nodes] == [0, 0], [n.output() for n in nodes]
         said = lines(nodes, r"^rank \d of 2 learned True (.*)")
         assert len(said) == 2 and said[0] == said[1], said  # one model
+        assert lines(nodes, r"exit(?:ed with )?code:? 3"), [n.output() for n in nodes]
 
 
-def test_tensorflow_on_two_hosts() -> None:
+def test_tensorflow_on_two_hosts_fails_and_restarts() -> None:
     needs("tensorflow")
     with Rig(2) as rig:
-        nodes = on_two_hosts(rig, "--for=tf", EXAMPLES / "tf_sum.py", nproc=1)
+        nodes = on_two_hosts(rig, "--for=tf", "--max-restarts=1", EXAMPLES / "tf_sum.py", "--fail-once", nproc=1)
         assert [n.wait() for n in nodes] == [0, 0], [n.output() for n in nodes]
         assert lines(nodes, "^worker.*") == [f"worker {r} of 2 has the sum 3" for r in range(2)]
+        assert lines(nodes, r"exit(?:ed with )?code:? 3"), [n.output() for n in nodes]
 
 
 def test_tf_config_names_every_worker() -> None:

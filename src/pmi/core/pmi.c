@@ -95,7 +95,9 @@ struct span pmi_exchange(const struct pmi_core *p)
 
 bool pmi_is_speaking(const struct pmi_core *p, int64_t worker)
 {
-    return p->workers[worker].speaks && !p->workers[worker].finalized;
+    const struct worker *w = &p->workers[worker];
+
+    return w->speaks && !w->finalized && !w->dropped;
 }
 
 static int add_fx(struct pmi_fx_list *fx, struct pmi_fx what)

@@ -75,7 +75,8 @@ int pmi_gathered(struct pmi_core *p, const struct text_list *texts,
 struct buf *pmi_output(struct pmi_core *p, int64_t worker);
 struct span pmi_exchange(const struct pmi_core *p); /* until pmi_gathered() */
 
-/* Whether the worker has begun to speak PMI and has not said finalize. */
+/* Whether the worker has begun to speak PMI and has not said finalize: if it exits now,
+ * the others may wait for it for ever. Of one that was dropped nobody can tell. */
 bool pmi_is_speaking(const struct pmi_core *p, int64_t worker);
 
 void pmi_fx_fini(struct pmi_fx_list *fx);

@@ -120,6 +120,34 @@ static void the_code_of_an_abort_is_told(void **state)
     pmi_core_free(p);
 }
 
+/* One that exits while it speaks leaves the others in their barrier. */
+static void who_has_still_to_say_finalize(void **state)
+{
+    static const struct {
+        const char *says;
+        bool speaks;
+    } lines[] = {
+        { "", false },
+        { "cmd=init pmi_version=2\n", false }, /* was refused */
+        { "cmd=init pmi_version=1\n", true },
+        { "cmd=init pmi_version=1\ncmd=barrier_in\n", true },
+        { "cmd=init pmi_version=1\ncmd=finalize", true }, /* no whole line */
+        { "cmd=init pmi_version=1\ncmd=finalize\n", false },
+        { "cmd=init pmi_version=1\ncmd=what\n", false }, /* is not heard any more */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        struct pmi_core *p = node(2, 1);
+        char kinds[16];
+
+        (void)say(p, 1, lines[i].says, kinds);
+        if (pmi_is_speaking(p, 1) != lines[i].speaks || pmi_is_speaking(p, 0))
+            fail_msg("%s", lines[i].says);
+        pmi_core_free(p);
+    }
+}
+
 static void two_nodes_exchange_their_pairs(void **state)
 {
     struct pmi_core *nodes[2] = { node(2, 2), node(2, 2) };
@@ -233,6 +261,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_worker_asks_for_everything),
         cmocka_unit_test(the_code_of_an_abort_is_told),
+        cmocka_unit_test(who_has_still_to_say_finalize),
         cmocka_unit_test(two_nodes_exchange_their_pairs),
         cmocka_unit_test(what_is_no_pmi_is_dropped),
         cmocka_unit_test(pairs_from_outside_are_checked),
