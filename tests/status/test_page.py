@@ -195,8 +195,9 @@ def test_a_failure_for_good_is_told_at_the_end(tmp_path, browser):
 
 
 def test_what_the_policy_has_decided(tmp_path, browser):
-    """What is left of the budget; a restart that was not counted."""
-    j = start(tmp_path, "--standalone", "--restart-budget=1/1h")
+    """What is left of the budget; why the last restart was refused, in the report's page; one that was not counted."""
+    report, page = tmp_path / "report.json", tmp_path / "report.html"
+    j = start(tmp_path, "--standalone", "--restart-budget=1/1h", "--report", report)
     try:
         running(j)
         browser("open", "budget", url=url(j), width=DESK[0], height=DESK[1], scheme="light")
@@ -208,8 +209,15 @@ def test_what_the_policy_has_decided(tmp_path, browser):
         browser("wait", "budget", selector="#events", contains="Restart 1: rank 1")
         browser("shot", "budget", file=str(SHOTS / "budget-desk-light.png"))
         assert browser("axe", "budget") == []
+        until((tmp_path / "began.1.1").exists)
+        (tmp_path / "fail.1").touch()
+        assert j.wait() == 1
     finally:
         stop(j)
+    muster("report", report, "-o", page)
+    browser("open", "refused", url=f"file://{page}", width=DESK[0], height=DESK[1], scheme="light")
+    browser("wait", "refused", selector="#verdict", contains="not restarted: budget 1/1h")
+    assert browser("axe", "refused") == []
     j = start(tmp_path, "--standalone", "--restart-policy=RuntimeError:free", name="free")
     try:
         running(j)

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "policy/core/policy.h"
 
 #define EVENTS_MAX 4096u
 
@@ -88,6 +89,12 @@ static void add_failure(struct job_status *j, enum record_kind kind, const json_
     e->body = text_of(f, json_object_get(f, "lines") ? "lines" : "last_words");
     e->count = number_of(f, "restart", 0);
     e->total = number_of(f, "allowed", 0);
+    for (uint32_t reason = 1; reason < POLICY_REASONS; reason++)
+        if (span_eq(text_of(f, "decided"), span_str(policy_reason_name(reason))))
+            e->reason = reason;
+    e->rule = text_of(f, "rule");
+    e->left = number_of(f, "left", -1);
+    e->wait_us = number_of(f, "wait_us", 0);
 }
 
 static void add_failures(struct job_status *j, enum record_kind kind,
