@@ -397,6 +397,7 @@ static void agent_tell_failure(struct agent *a, enum agent_core_why why)
     if (a->driver->failure_told || a->driver->naming)
         return;
     a->driver->failure_told = true;
+    agent_notify_parent(a, why); /* what it logs comes before the box, as torch's */
     r->failure_box = why == WHY_FAILURE ? agent_failure_box(a) : NULL;
     r->verdict = agent_verdict(a, why);
     if (why == WHY_FAILURE && a->opts.on_failure)
@@ -438,7 +439,6 @@ static void agent_end(struct agent *a, const struct agent_core_fx *fx)
         agent_job_story(a);
     agent_write_report(a);
     agent_tell_failure(a, fx->why);
-    agent_notify_parent(a, fx->why);
     agent_events_end(a, fx->why);
     agent_measure_end(a, fx->why);
     uv_stop(&a->loop);

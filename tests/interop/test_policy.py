@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from etcd_server import Etcd
-from run_job import MUSTER, Job, environment, free_port
+from patience import clock
+from run_job import MUSTER, PATIENCE, Job, environment, free_port
 from schemas import fits
 
 COUNT = "import os; open(os.path.join(os.environ['WHERE'], 'starts' + os.environ['RANK']), 'a').write('x')\n"
@@ -186,14 +187,16 @@ def test_backoff_is_shown_and_ends_with_a_signal(tmp_path):
               env={"WHERE": str(tmp_path), "TMPDIR": str(tmp_path)})
     try:
         job.until("Restart 1, in 300.0 s; 2 left of 3/1h")
-        done = subprocess.run([MUSTER, "status"], capture_output=True, text=True, timeout=60,
-                              env=environment(TMPDIR=str(tmp_path)))
-        assert "1 restart (2 left)" in done.stdout, done.stdout
+        by, told = clock() + PATIENCE, ""
+        while not re.search(r"back-off: the next attempt begins in \d+\.\d s", told):  # It waits once it has stopped its workers.
+            assert clock() < by, told
+            told = subprocess.run([MUSTER, "status", str(job.pid)], capture_output=True, text=True, timeout=60,
+                                  env=environment(TMPDIR=str(tmp_path))).stdout
+        assert "1 restart (2 left)" in told, told
         shown = subprocess.run([MUSTER, "status", str(job.pid), "--url"], capture_output=True, text=True, timeout=60,
                                env=environment(TMPDIR=str(tmp_path))).stdout
         page = re.search(r"(http://\S+?)/(\?\S*)?\s", shown)
         url = f"{page[1]}/metrics{page[2] or ''}"
-        assert re.search(r"back-off: the next attempt begins in \d+\.\d s", done.stdout), done.stdout + done.stderr
         done = subprocess.run([MUSTER, "status", str(job.pid), "--json"], capture_output=True, text=True, timeout=60,
                               env=environment(TMPDIR=str(tmp_path)))
         status = json.loads(done.stdout)
