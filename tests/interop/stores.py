@@ -126,7 +126,7 @@ def hello(run: str, addr: str = "node", pid: int = 1, settings: str = SETTINGS, 
         nonce = zlib.crc32(f"{addr} {pid}".encode())  # names the process
     message = (b"\x03\x01" + text(run) + struct.pack("<IQ", flags, nonce) + text(addr) + text("") +
                struct.pack("<qqQIq", pid, 1, 0, node, 0) + text(addr) + struct.pack("<q", 0) +
-               text(settings) + struct.pack("<iQQqqq", 0, 0, 1000, -1, -1, 0) + text("default"))
+               text(settings) + struct.pack("<iQQqqq", 0, 0, 1000, -1, -1, 0) + text("default") + text(""))  # no restart policy
     return request(PUSH, "/\x01muster/run", message)
 
 

@@ -191,7 +191,7 @@ def test_backoff_is_shown_and_ends_with_a_signal(tmp_path):
         while not re.search(r"back-off: the next attempt begins in \d+\.\d s", told):  # It waits once it has stopped its workers.
             assert clock() < by, told
             told = subprocess.run([MUSTER, "status", str(job.pid)], capture_output=True, text=True, timeout=60,
-                                  env=environment(TMPDIR=str(tmp_path))).stdout
+                                  env=environment(TMPDIR=str(tmp_path), COLUMNS="200")).stdout
         assert "1 restart (2 left)" in told, told
         shown = subprocess.run([MUSTER, "status", str(job.pid), "--url"], capture_output=True, text=True, timeout=60,
                                env=environment(TMPDIR=str(tmp_path))).stdout

@@ -28,7 +28,7 @@ def test_old_rounds_are_forgotten() -> None:
         keys = [k.decode() if isinstance(k, bytes) else k for k in store.list_keys()]
         rounds = {int(m[1]) for k in keys if (m := re.match(r"torch\.rendezvous\.job\.(\d+)/",
                                                             k))}
-        assert 6 in rounds and rounds <= {5, 6}, keys  # the end may have been heard, or not
+        assert rounds <= {5, 6}, keys  # nodes of ours need no keys; the end may have been heard, or not
         store.close()
     finally:
         server.terminate()
