@@ -74,7 +74,7 @@ def start(rig: Rig, tmp: Path, which: Sequence[int], hosted: str = "1") -> list[
 
 def wait_for_world(tmp: Path, size: int, after: float, nodes: Sequence[Process], timeout: float = 90) -> None:
     end = now() + timeout
-    while len([w for w in lives(tmp) if w.up > after and w.world == size]) < size:
+    while len({w.host for w in lives(tmp) if w.up > after and w.world == size}) < size:
         assert now() < end, f"{lives(tmp)}\n" + "\n".join(n.output()[-3000:] for n in nodes)
         time.sleep(0.02)
 
